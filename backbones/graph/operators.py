@@ -96,11 +96,6 @@ def target_shape(value: str) -> Optional[str]:
     return text if text and _TARGET_SHAPE.fullmatch(f"{text.rstrip(',)')}, ") else None
 
 
-def step(value: str) -> Optional[str]:
-    """Allow the step of a slice, by which MXNet divides."""
-    return None if value.lstrip("-0") in ("", "L") else _index(value)
-
-
 def _same(names: str, kind: Kind) -> dict[str, Kind]:
     return dict.fromkeys(names.split(), kind)
 
@@ -133,7 +128,7 @@ _ATTRIBUTES: Mapping[str, Kind] = {
     **_same("dim1 dim2", integer(0, 5)),
     "axes": several(integer(0, 5), *range(7)),
     **_same("begin end", several(_index, *range(1, 7), is_bare_allowed=True)),
-    "step": several(step, *range(7)),
+    "step": several(_index, *range(7)),
     "shape": target_shape,
     **_same("eps momentum p", real(0, 1)),
     **_same("slope lower_bound upper_bound", real(-1e6, 1e6)),

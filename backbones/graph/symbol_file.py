@@ -40,13 +40,12 @@ _NO_PATH = (
 _SHARING = ("Convolution", "FullyConnected")
 _MAX_BYTES = 1 << 24
 _MAX_NODES = 20_000
-_LARGEST_VERSION = 20_000
+# Of the nodes that MXNet gets, 1.9.1, whatever that of the file is.
+_VERSION = 10_901
 _MAX_CHANNELS = 1 << 12
-# Elements of all results for one image, and multiplications, of a graph that is not tried out. r100
-# has 30 million and 12.1 billion.
-_MAX_RESULTS, _MAX_PRODUCTS = 1 << 27, 1 << 38
-# oneDNN's kernels for groups of channels and for pooling are not those of its products.
-_COST_OF_OTHERS = 16
+# Elements of all results for one image, and multiplications of its layers, of a graph that is not
+# tried out. r100 has 30 million and 12.1 billion.
+_MAX_RESULTS, _MAX_PRODUCTS = 1 << 27, 1 << 37
 
 
 def read_graph(path: Path, outputs: Sequence[str] = (OUTPUT_NODE,)) -> Any:
@@ -130,20 +129,14 @@ def check_shapes(symbol: Any, batch_shape: Shape, path: Path) -> dict[str, Shape
 
 
 def _is_large(nodes: list[Node], shapes: dict[str, Shape]) -> bool:
-    """Return True if a graph needs much memory, or multiplications at the speed of its kernels."""
+    """Return True if a graph needs much memory, or many multiplications."""
     results = products = 0
     for node in nodes:
-        per_element = 1
-        if node["op"] in ("Convolution", "FullyConnected"):
-            given, kernel = (shapes[nodes[source]["name"]] for source, *_ in node["inputs"][:2])
-            per_element = math.prod(kernel[1:])
-            if node["op"] == "Convolution" and kernel[1] not in (1, given[1]):
-                per_element *= _COST_OF_OTHERS
-        elif node["op"] == "Pooling":
-            per_element = math.prod(_sides(node)) * _COST_OF_OTHERS
-        size = math.prod(shapes[node["name"]]) if node["op"] != "null" else 0
-        results += size
-        products += size * per_element
+        if node["op"] != "null":
+            size = math.prod(shapes[node["name"]])
+            results += size
+            if node["op"] in ("Convolution", "FullyConnected"):
+                products += size * math.prod(shapes[nodes[node["inputs"][1][0]]["name"]][1:])
     return results > _MAX_RESULTS or products > _MAX_PRODUCTS
 
 
@@ -159,15 +152,11 @@ def _check_nodes(nodes: list[Node], shapes: dict[str, Shape], path: Path) -> Non
         given = shapes[nodes[node["inputs"][0][0]]["name"]] if node["inputs"] else ()
         if node["op"].lower() == "reshape" and math.prod(given) != math.prod(shapes[name]):
             said = f"reshapes {math.prod(given)} elements to {math.prod(shapes[name])}"
-        sides = _sides(node)
+        sides = re.findall(r"\d+", operators.attributes(node).get("kernel", ""))
         if node["op"] == "Pooling" and sides and len(given) != 2 + len(sides):
             said = f"pools {len(given)} dimensions with a kernel of {len(sides)}"
         if said:
             raise DataError(f"{path} is damaged: {name!r} {said}; copy it again")
-
-
-def _sides(node: Node) -> list[int]:
-    return [int(side) for side in re.findall(r"\d+", operators.attributes(node).get("kernel", ""))]
 
 
 def _inferred(symbol: Any, batch_shape: Shape, path: Path) -> tuple[list[Shape], list[Shape]]:
@@ -212,9 +201,8 @@ def _checked(graph: Any, outputs: Sequence[str]) -> Any:
     if not any(node["op"] == "null" and node["name"] == INPUT for node in checked):
         raise GraphError(_NO_PATH)
     _check_parameters(checked)
-    return from_json(
-        {"nodes": checked, "heads": [[len(checked) - 1, 0, 0]], **_known_version(graph)}
-    )
+    heads, version = [[len(checked) - 1, 0, 0]], {"mxnet_version": ["int", _VERSION]}
+    return from_json({"nodes": checked, "heads": heads, "attrs": version})
 
 
 def _rename_operators(nodes: list[Node]) -> None:
@@ -253,16 +241,6 @@ def _check_parameters(nodes: list[Node]) -> None:
                 f"{node['name']!r} shares a parameter, which is refused for a {node['op']}; give "
                 "it its own"
             )
-
-
-def _known_version(graph: dict[str, Any]) -> dict[str, Any]:
-    """Return the attribute by which MXNet updates a file; an unknown version is one before 0.9."""
-    try:
-        version = graph["attrs"]["mxnet_version"][1]
-    except (KeyError, IndexError, TypeError):
-        return {}
-    is_known = type(version) is int and 0 < version <= _LARGEST_VERSION
-    return {"attrs": {"mxnet_version": ["int", version]}} if is_known else {}
 
 
 def _output_index(nodes: list[Node], outputs: Sequence[str]) -> int:

@@ -64,10 +64,6 @@ def test_parameters_whose_shape_mxnet_does_not_check_are_refused(path: Path, nam
             read_graph(save(path, graph))
 
 
-def versions(number: object) -> Callable[[Any], object]:
-    return lambda graph: graph.update(attrs={"mxnet_version": ["int", number]})
-
-
 def of_node(index: int, **values: object) -> Callable[[Any], object]:
     """Nodes: data, flat, fc1_weight, fc1_bias, fc1."""
     return lambda graph: graph["nodes"][index].update(values)
@@ -193,12 +189,6 @@ def test_a_trial_computes_every_form_that_a_run_may_compute(channels, monkeypatc
     assert len({str(network._trained.tojson()) for network in networks}) == 2
 
 
-def test_a_version_that_is_unknown_is_a_very_old_one(path: Path) -> None:
-    save(path, mx.sym.Flatten(DATA))
-    for change in (*map(versions, (0, 999_999, "1", True)), lambda graph: graph.pop("attrs")):
-        assert "attrs" not in json.loads(read_graph(changed(path, change)).tojson())["nodes"][1]
-
-
 def test_attributes_are_not_read_anew_for_each_use(path: Path) -> None:
     """1,280 entries by 100,000 attributes took minutes."""
     parts = [*mx.sym.SliceChannel(DATA, num_outputs=64, name="s")]
@@ -228,21 +218,13 @@ def test_large_graphs_are_tried_out(path: Path, monkeypatch: pytest.MonkeyPatch)
         return conv(x, name, 8192, 1, no_bias=True, **settings)
 
     x = layer(mx.sym.Pooling(DATA, kernel=(4, 4), stride=(4, 4), pool_type="max"), "first")
-    for number in range(4):
-        x = layer(x, f"c{number}", **shared)
-    once = layer(x, "c4", **shared)
-    assert shapes_of(path, mx.sym.mean(once, axis=1), 112)
+    x = layer(x, "c0", **shared)
+    assert shapes_of(path, mx.sym.mean(x, axis=1), 112)
     ask.assert_not_called()
-    # Multiplications of groups of channels, and of pooling, count as 16.
-    pooled = mx.sym.Pooling(x, kernel=(15, 15), pad=(7, 7), pool_type="max")
-    for _ in range(3):
-        pooled = mx.sym.Pooling(pooled, kernel=(15, 15), pad=(7, 7), pool_type="max")
     for many in (
         mx.sym.tile(mean, reps=(1, 50_000, 1, 1)),
         mx.sym.relu(mx.sym.relu(chain)),
-        layer(once, "c5", **shared),
-        layer(x, "grouped", num_group=8),
-        pooled,
+        layer(layer(x, "c1", **shared), "c2", **shared),
     ):
         with pytest.raises(DataError, match="model-symbol.json is refused: it needs more than"):
             shapes_of(path, mx.sym.mean(many, axis=1), 112)
