@@ -13,6 +13,7 @@ rows: the store keeps those of every checkpoint that exists, by its undo logs.
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import secrets
@@ -82,7 +83,7 @@ class CenterStore:
             self._folder.path.mkdir(parents=True, exist_ok=True)
             self._is_owner, starts, last, self._attempt = self._meet()
             if self._is_owner:
-                opened.callback(os.close, self._folder.claim())
+                opened.callback(os.close, self._folder.lock(fcntl.LOCK_EX))
                 model = shard.num_classes, layout.embedding, layout.states
                 self._folder.prepare(
                     Header(self._attempt, *model, options.seed, first=starts[0], last=last)

@@ -179,15 +179,16 @@ class StoreFolder:
         """The option with which the user has chosen it."""
         return f"--center-store {self.path}"
 
-    def claim(self) -> int:
-        """Lock the folder for this run, which no other uses; returns the lock's descriptor."""
-        lock = open_kept(self.path / LOCK, os.O_RDWR | os.O_CREAT)
+    def lock(self, kind: int) -> int:
+        """Lock the folder, for a run with ``fcntl.LOCK_EX``; returns the lock's descriptor."""
+        is_run = kind == fcntl.LOCK_EX
+        lock = open_kept(self.path / LOCK, os.O_RDWR | os.O_CREAT if is_run else os.O_RDONLY)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
             raise ConfigError(
-                f"{self} is in use by another run; give each run a folder of its own"
+                f"{self} is in use by another run; wait for its end, or give each run its own"
             ) from None
         return lock
 

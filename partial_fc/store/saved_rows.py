@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partial_fc.store.header import INDEX, LOCK, RECORDS, Header, Origin, StoreFolder, check_number
+from partial_fc.store.header import INDEX, RECORDS, Header, Origin, StoreFolder, check_number
 from partial_fc.store.records import Arrays, Index, Part, Records, Rows, Transfers
 from partial_fc.store.undo import blocks, check_index, logs_since
-from runtime.errors import DataError
 from runtime.files import open_descriptor, open_regular
 
 # Rows that are read at a time.
@@ -42,15 +41,14 @@ class SavedRows:
         Raises:
             DataError: it is not here, in use, another one, damaged, or has no such rows any more.
         """
-        self._folder, self._opened = folder, ExitStack()
-        self._explained = StoreFolder(folder).explained
+        store = StoreFolder(folder)
+        self._folder, self._explained = folder, store.explained
         with ExitStack() as opened, self._explained():
-            self._lock(opened)
-            header = Header.read(folder)
-            check_number(header.number if header else None, origin)
-            assert header is not None
-            header.check_files(folder)
-            self.header, self._layout = header, header.layout
+            found = Header.read(folder)
+            check_number(found.number if found else None, origin)
+            opened.callback(os.close, store.lock(fcntl.LOCK_SH))
+            self.header = header = store.read_header()
+            self._layout = header.layout
             file = open_descriptor(folder / RECORDS)
             opened.callback(os.close, file)
             with open_regular(folder / INDEX) as index_file:
@@ -77,20 +75,15 @@ class SavedRows:
         self._opened.close()
 
     def verify(self) -> int:
-        """Read every record that an update has written, and those that a run would put back.
+        """Read every record that an update has written; returns how many there are.
 
-        Returns:
-            How many the former are; ``DataError``: one is damaged.
+        Those that a run would put back have been read before. ``DataError``: one is damaged.
         """
         found = 0
         for classes in self._pieces():
             written = classes[self._records.index.checks[classes] != 0]
             self._read(written)
             found += written.size
-        with self._explained():
-            for path in self._paths:
-                for block in blocks(path, self._layout.words, self.header.classes):
-                    self._records.check(block.classes, block.checks, block.images)
         return found
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
@@ -115,32 +108,18 @@ class SavedRows:
             self._records.take(images, Part(arrays, classes[logged], logged))
         return arrays
 
-    def _lock(self, opened: ExitStack) -> None:
-        try:
-            lock = open_descriptor(self._folder / LOCK)
-        except OSError:
-            raise DataError(
-                "it holds no class centers; give the folder of the run that wrote this checkpoint"
-            ) from None
-        opened.callback(os.close, lock)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(
-                "it is in use by a run, which changes it; wait for the end of that"
-            ) from None
-
     def _find_changes(self, update: int, opened: ExitStack) -> None:
         """Find the rows that have changed since the checkpoint, in the oldest log that has each."""
         found, checks = logs_since(self._folder, update), self._records.index.checks
-        self._logs, self._paths = [], [path for _, path in found]
+        self._logs: list[int] = []
         # Of each class the log that has its row, from 1, and where; pages of zeros take no memory.
         self._sources = np.zeros(self.header.classes, np.int32)
         self._offsets = np.zeros(self.header.classes, np.int64)
-        for number, path in enumerate(self._paths, start=1):
+        for number, (_, path) in enumerate(found, start=1):
             self._logs.append(open_descriptor(path))
             opened.callback(os.close, self._logs[-1])
             for block in blocks(path, self._layout.words, self.header.classes):
+                self._records.check(block.classes, block.checks, block.images)
                 # A row that had never been written is in no log.
                 self._sources[block.new] = checks[block.new] = 0
                 self._sources[block.classes], checks[block.classes] = number, block.checks

@@ -302,9 +302,9 @@ def test_damage_is_one_line(tmp_path: Path) -> None:
 
 def test_what_is_wrong_with_a_store_is_one_line(tmp_path: Path) -> None:
     origin, nowhere = runs.trained(tmp_path), tmp_path / "nowhere"
-    with pytest.raises(DataError, match="holds no class centers; give the folder"):
-        SavedRows(nowhere, origin, 8)
     other = "is not the store of this checkpoint"
+    with pytest.raises(DataError, match=other):
+        SavedRows(nowhere, origin, 8)
     runs.refused(other, origin._replace(number=17), 8, tmp_path)
     with runs.stored(runs.LONE, nowhere):
         pass
@@ -321,11 +321,11 @@ def test_what_is_wrong_with_a_store_is_one_line(tmp_path: Path) -> None:
 
 def test_a_run_excludes_readers_and_other_runs(tmp_path: Path) -> None:
     origin = runs.trained(tmp_path)
-    in_use = pytest.raises(ConfigError, match="is in use by another run; give each run")
+    in_use = pytest.raises(ConfigError, match="is in use by another run; wait for its end")
     for use in (lambda: runs.stored(runs.LONE, tmp_path), lambda: SavedRows(tmp_path, origin, 8)):
         with use(), in_use, runs.stored(runs.LONE, tmp_path):
             pass
-    with runs.stored(runs.LONE, tmp_path), pytest.raises(DataError, match="is in use by a run,"):
+    with runs.stored(runs.LONE, tmp_path), in_use:
         SavedRows(tmp_path, origin, 8)
 
 
