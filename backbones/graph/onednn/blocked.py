@@ -33,14 +33,7 @@ from collections import Counter
 from typing_extensions import override
 
 from backbones.graph.nodes import Entry, Graph, Node, Rewriter, Shape, from_json, parsed, to_json
-from backbones.graph.onednn.channels import (
-    SUMS,
-    Channels,
-    has_maps,
-    is_bend,
-    is_common,
-    joined_kernel,
-)
+from backbones.graph.onednn.channels import SUMS, Channels, has_maps, is_bend, joined_kernel
 from backbones.layers import Symbol
 from runtime import environment
 
@@ -165,7 +158,6 @@ class _Filling(Rewriter):
             node["op"] == "BatchNorm"
             and attributes.get("fix_gamma", "True") == "False"
             and attributes.get("axis", "1") == "1"
-            and attributes.get("output_mean_var", "False") == "False"
             and all(self._uses[entry[0]] == 1 for entry in node["inputs"][3:5])
         )
 
@@ -186,8 +178,7 @@ class _Filling(Rewriter):
         kernel = self.input_shape(index, 1)
         plain = Channels.of(node, kernel)
         full = plain.filled(self._block)
-        is_worth = full.is_close_to(plain) and has_maps(self.shape(index))
-        if full != plain and is_worth and is_common(node):
+        if full != plain and full.is_close_to(plain) and has_maps(self.shape(index)):
             return self._add_filled(node, kernel, plain, full)
         return self.add({**node, "inputs": [*map(self._without_padding, node["inputs"])]})
 

@@ -68,11 +68,6 @@ def _multiple(count: int, block: int) -> int:
     return -(-count // block) * block
 
 
-def is_common(node: Node) -> bool:
-    """Whether channels are the second dimension of the maps of a convolution."""
-    return node["attrs"].get("layout", "None") in ("None", "NCHW")
-
-
 def is_bend(node: Node) -> bool:
     """Whether a node is ReLU or leaky ReLU: oneDNN has both, and each has two slopes."""
     kind = node.get("attrs", {}).get("act_type")

@@ -171,7 +171,6 @@ class _Folding(Rewriter):
         return (
             node["op"] == "BatchNorm"
             and attributes.get("axis", "1") == "1"
-            and attributes.get("output_mean_var", "False") not in _TRUE
             and self._is_known(node["inputs"][1:])
         )
 

@@ -29,7 +29,7 @@ from typing_extensions import override
 
 from backbones.graph.nodes import Entry, Graph, Node, Rewriter, Shape, from_json, parsed
 from backbones.graph.onednn import blocked
-from backbones.graph.onednn.channels import SUMS, Channels, has_maps, is_common, joined_kernel
+from backbones.graph.onednn.channels import SUMS, Channels, has_maps, joined_kernel
 from backbones.layers import Symbol
 from runtime import environment
 from runtime.environment import Bfloat16Unit
@@ -154,7 +154,7 @@ class _Narrowing(Rewriter):
             return False
         are_narrow = [entry[0] in self._narrow for entry in inputs]
         if node["op"] == "Convolution":
-            return is_common(node) and self._takes(self._channels(index))
+            return self._takes(self._channels(index))
         if node["op"] in SUMS:
             return any(are_narrow)
         if node["op"] == "BatchNorm":
