@@ -101,17 +101,12 @@ class Backbone(Network):
         trained = for_device(symbol, ctx, (3, *image_size), weights, dtype)
         return cls(trained, symbol, weights, ctx, dtype=dtype)
 
-    def load_pretrained(
-        self, prefix: Union[str, Path], epoch: int
-    ) -> tuple[list[str], list[str], list[str]]:
+    def load_pretrained(self, prefix: Union[str, Path], epoch: int) -> None:
         """Load the tensors of another checkpoint that this network has, too.
 
         Only ``<prefix>-<epoch, four digits>.params`` is read, exported here or by InsightFace.
-
-        Returns:
-            The names of the tensors that were loaded; of those that the file lacks, which keep
-            their values; and of those that only the file has, such as a classifier's. All are
-            logged: fine-tuning depends on them.
+        Tensors that the file lacks keep their values; these, and those that only the file has, such
+        as a classifier's, are logged: fine-tuning depends on them.
 
         Raises:
             DataError: the file is missing or broken, a tensor is not finite or has another shape
@@ -141,7 +136,6 @@ class Backbone(Network):
         for kind, names in zip(kinds, (loaded, missing, left_over)):
             listed = ": " + " ".join(names) if names else ""
             _log.info("pretrained %s: %d tensors %s%s", path, len(names), kind, listed)
-        return loaded, missing, left_over
 
     def accumulate(self, parts: int) -> None:
         """Train on batches in parts of one size, of which there are at least 2."""

@@ -65,11 +65,11 @@ class Classifier(Network):
             classifier.load_pretrained(*split_checkpoint("pretrained", options.pretrained))
         return classifier
 
-    def load_pretrained(self, prefix: Union[str, Path], epoch: int) -> list[str]:
+    def load_pretrained(self, prefix: Union[str, Path], epoch: int) -> None:
         """Take the tensors of a checkpoint of the same model, possibly for other classes.
 
         Only ``<prefix>-<epoch, four digits>.params`` is read. With another number of classes the
-        last layer keeps its initial values; then the names of its tensors are returned.
+        last layer keeps its initial values.
 
         Raises:
             DataError: the file is missing or broken, or has other tensors, or of other shapes, or
@@ -82,7 +82,8 @@ class Classifier(Network):
             if name not in parameters or name not in found:
                 where = "this --model" if name in found else "the file"
                 raise DataError(f"{path}: {where} has no tensor {name!r}; {remedy}")
-        last = _last_layer(self.graph)
+        # The kernel that makes the logits, and its bias or what is before it.
+        last = self.graph.list_arguments()[-2:]
         fresh = [name for name in last if found[name].shape[:1] != parameters[name].shape[:1]]
         taken = [name for name in parameters if name not in fresh]
         take(parameters, path, found, taken, remedy)
@@ -91,19 +92,6 @@ class Classifier(Network):
             *(path, len(found) - len(fresh)),
             f"new for another number of classes: {' '.join(fresh)}" if fresh else "all of them",
         )
-        return fresh
-
-
-def _last_layer(symbol: Any) -> list[str]:
-    """Return the names of the parameters of the layer that makes the logits."""
-    graph = to_json(symbol)
-    nodes, index = graph["nodes"], graph["heads"][0][0]
-    while True:
-        inputs = [entry[0] for entry in nodes[index]["inputs"]]
-        names = [nodes[one]["name"] for one in inputs if nodes[one]["op"] == "null"]
-        if names:
-            return names
-        index = inputs[0]
 
 
 def _last_gammas(name: str, symbol: Any) -> list[str]:

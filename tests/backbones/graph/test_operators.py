@@ -219,8 +219,7 @@ def test_a_form_gives_what_mxnet_gives_and_is_exported_again(tmp_path, graph, mo
     monkeypatch.setattr("runtime.untrusted.child.ask", lambda *_: None)
     again = Backbone.load(tmp_path / "again", image_size=SIZE)
     again.parameters["conv_weight"].set_data(mx.nd.zeros(again.parameters["conv_weight"].shape))
-    loaded, *others = again.load_pretrained(prefix, 0)
-    assert "conv_weight" in loaded and others == [[], []]
+    again.load_pretrained(prefix, 0)
     np.testing.assert_array_equal(again.extract(IMAGES), features)
 
 
