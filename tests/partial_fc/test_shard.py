@@ -184,23 +184,8 @@ def test_what_does_not_fit_is_refused(tmp_path) -> None:
     mx.nd.save(str(folder / "1_centers.param"), mx.nd.full((4, SIZE), np.nan))
     mx.nd.save(str(folder / "2_centers.param"), mx.nd.zeros((4, SIZE)))
     refused(folder, "not finite")
-
-
-def test_every_damaged_byte_of_the_frame_is_noticed(tmp_path) -> None:
-    path = save(tmp_path / "run", 1) / "0_centers.param"
-    content = path.read_bytes()
-    # Reserved, and the device, may be anything.
-    free = {*range(8, 16), *range(52, 60)}
-    for place in {*range(64), *range(len(content) - 8, len(content))} - free:
-        changed = bytearray(content)
-        changed[place] ^= 64
-        path.write_bytes(changed)
-        refused(path.parent, "is no (file of centers|MXNet parameter file)")
-    for length in (0, 1, 40, len(content) - 1):
-        path.write_bytes(content[:length])
-        refused(path.parent, "is no MXNet parameter file|cannot be read")
-    mx.nd.save(str(path), {"centers": mx.nd.array(CENTERS)})
-    refused(path.parent, "is no file of centers")
+    mx.nd.save(str(folder / "0_centers.param"), {"centers": mx.nd.array(CENTERS)})
+    refused(folder, "is no file of centers")
 
 
 @parallel_kernel

@@ -140,22 +140,6 @@ def test_steps_equal_those_of_the_plain_graph(name: str, side: int) -> None:
     assert compare(plain, fast, shape, weights, 0.05, 1e-5) < 2e-3
 
 
-def test_the_numbers_of_a_prelu() -> None:
-    """Of pixels of which a convolution makes [1, -2] and [2, -4]."""
-    values = {
-        "data": mx.nd.array([[[[1.0, -2.0]], [[0.0, 0.0]], [[0.0, 0.0]]]]),
-        "w_weight": mx.nd.array([[1, 0, 0], [2, 0, 0]]).reshape((2, 3, 1, 1)),
-        "slope": mx.nd.array([0.25, -1.0]),
-    }
-    plain = bent(conv(DATA, "w", 2, 1, no_bias=True))
-    fast = prelu.rewrite(plain, (3, 1, 2))
-    assert operators(fast).count("Convolution") == 3 and "PReLU" not in operators(fast)
-    assert fast.list_arguments() == plain.list_arguments()
-    for graph in (plain, fast):
-        (found,) = graph.bind(mx.cpu(), values).forward()[0].asnumpy().tolist()
-        assert found == [[[1.0, -0.5]], [[2.0, 4.0]]]
-
-
 OWN = {"gamma": mx.sym.var("gamma"), "beta": mx.sym.var("beta")}
 NORM = norm(DATA, **OWN)
 

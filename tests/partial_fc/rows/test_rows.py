@@ -2,20 +2,17 @@
 
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 
 from partial_fc.initial import zeros
 from partial_fc.optimizers import SGD, Adam
 from partial_fc.rows import device as device_module
-from partial_fc.rows import host
 from partial_fc.rows.device import DeviceRows
 from partial_fc.rows.host import HostRows
 from partial_fc.rows.interface import NEVER, Curriculum, Logits, Negatives
 from partial_fc.shard import Sample
 from runtime.errors import ConfigError
-from runtime.kernels import product_of
 from runtime.mxnet import mx
 from tests.partial_fc.reference_head import reference_update, zero_states
 
@@ -210,32 +207,6 @@ def test_rows_are_loaded_in_pieces(make_rows):
             rows.load(name, first, wanted[name][first:last])
     found = rows.export()
     assert len(found) == 4 and all(np.array_equal(found[name], wanted[name]) for name in found)
-
-
-@numba.njit(fastmath={"contract", "nsz"})
-def squares_of(vectors):
-    found = np.empty(len(vectors), np.float32)
-    for row in range(len(vectors)):
-        found[row] = product_of(vectors[row], vectors[row])
-    return found
-
-
-@pytest.mark.parametrize(("width", "first", "count"), [
-    (16, 0, 1), (100, 1, 31), (128, 16, 32), (130, 0, 33), (512, 4, 99),
-])
-def test_units_of_any_width_at_any_place(width: int, first: int, count: int) -> None:
-    """Each number is the product of the vector's and 1 / norm, and nothing beside is written."""
-    generator = np.random.default_rng(width)
-    vectors = generator.standard_normal((120, width), np.float32)
-    rows = np.sort(generator.permutation(120)[:count])
-    line = np.full(count * width + 64, 7, np.float32)
-    start = -line.ctypes.data % 64 // 4 + first
-    units, norms = line[start : start + count * width].reshape(count, width), np.empty(count, "f4")
-    host._normalize(vectors, rows, units, norms)
-    expected = np.float32(1) / np.sqrt(squares_of(vectors[rows]))
-    np.testing.assert_array_equal(norms, expected)
-    np.testing.assert_array_equal(units, vectors[rows] * expected[:, None])
-    assert (line[:start] == 7).all() and (line[start + count * width :] == 7).all()
 
 
 def test_memory_for_rows() -> None:

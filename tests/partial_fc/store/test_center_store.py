@@ -329,15 +329,6 @@ def test_a_run_excludes_readers_and_other_runs(tmp_path: Path) -> None:
         SavedRows(tmp_path, origin, 8)
 
 
-def test_the_end_is_behind_the_last_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Checksums and places; a class without a record may have any place.
-    index = Index(np.array([[7, 4], [0, 90], [1, 0], [2, 6], [0, 0]], np.uint32))
-    for at_once in (2, 3, 100):
-        monkeypatch.setattr("partial_fc.store.records._AT_ONCE", at_once)
-        bounds = ((0, 5), (0, 3), (2, 3), (4, 5), (1, 2))
-        assert [index.end(*some) for some in bounds] == [7, 5, 1, 0, 0]
-
-
 def test_places_follow_each_other_and_those_of_ranks_differ(tmp_path, monkeypatch) -> None:
     path, layout, record = tmp_path / "records", Layout(3, {}), 64
 
@@ -371,23 +362,3 @@ def test_what_a_write_leaves_out_is_written_again(tmp_path: Path, monkeypatch) -
     monkeypatch.setattr("partial_fc.store.records._write", lambda *_: 0)
     origin = runs.trained(tmp_path)
     assert runs.are_equal(runs.restored(origin, 8, tmp_path), runs.reference(8))
-
-
-def test_records_stand_side_by_side(tmp_path: Path) -> None:
-    ranks = 3
-
-    def run(world: Any) -> None:
-        with runs.stored(world, tmp_path, runs.MOMENTUM, 0.02) as head:
-            # It is written as memory, where a full disk would end the process without a word.
-            assert (tmp_path / "index.bin").stat().st_blocks * 512 >= 8 * runs.CLASSES
-            runs.advance(world, head, 0, 3)
-
-    run_ranks(ranks, run)
-    index = Index(np.fromfile(tmp_path / "index.bin", np.uint32))
-    places = np.sort(index.places[index.checks != 0])
-    # Each rank has taken room for some thousands of records at once.
-    taken, counts = np.unique(places // 4096, return_counts=True)
-    assert np.array_equal(taken, np.arange(ranks))
-    own = [rank * 4096 + np.arange(count) for rank, count in enumerate(counts)]
-    assert np.array_equal(places, np.concatenate(own))
-    assert 0 < (tmp_path / "records.bin").stat().st_blocks * 512 < places.size * 192 + ranks * 8192
