@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from typing import Any
 
 from backbones.layers import Symbol
@@ -28,20 +28,20 @@ class Rewriter:
         indices: the index in the new graph of the output of each given node.
     """
 
-    def __init__(self, graph: Graph, shapes: Mapping[str, Shape]) -> None:
-        """Use what ``parsed`` returns, for any number of images."""
-        self.given: list[Node] = graph["nodes"]
+    def __init__(self, symbol: Symbol, batch_shape: Shape) -> None:
+        """Use a graph of images; the result is for any number of them."""
+        self._graph, self._shapes = to_json(symbol), first_shapes(symbol, batch_shape)
+        self.given: list[Node] = self._graph["nodes"]
         self.nodes: list[Node] = []
         self.indices: dict[int, int] = {}
-        self._graph, self._shapes = graph, shapes
 
-    def rewrite(self) -> Graph:
+    def rewrite(self) -> Symbol:
         """Return the new graph; nodes that have an index already are not made again."""
         for index in range(len(self.given)):
             if index not in self.indices:
                 self.indices[index] = self.make(index)
         heads = [self.head(entry) for entry in self._graph["heads"]]
-        return {**self._graph, "nodes": self.nodes, "heads": heads}
+        return from_json({**self._graph, "nodes": self.nodes, "heads": heads})
 
     def make(self, index: int) -> int:
         """Append what stands for a given node, by default the node; returns its index."""
@@ -104,11 +104,6 @@ def from_json(graph: Graph) -> Symbol:
     variables = [index for index, node in enumerate(graph["nodes"]) if node["op"] == "null"]
     read = {key: graph[key] for key in ("nodes", "heads", "attrs") if key in graph}
     return mx.sym.load_json(json.dumps({**read, "arg_nodes": variables}))
-
-
-def parsed(symbol: Symbol, batch_shape: Shape) -> tuple[Graph, dict[str, Shape]]:
-    """Return a graph as JSON, and ``first_shapes``."""
-    return to_json(symbol), first_shapes(symbol, batch_shape)
 
 
 def part_of(

@@ -42,7 +42,6 @@ from backbones.graph.nodes import (
     Shape,
     first_shapes,
     from_json,
-    parsed,
     part_of,
     to_json,
 )
@@ -83,7 +82,7 @@ def cut(symbol: Symbol, image_size: tuple[int, int]) -> list[Part]:
     parts would only add tensors to be kept. A graph that cannot be cut is one part. It has the
     input ``data`` and one output; the image size is height and width.
     """
-    graph, shapes = parsed(symbol, (1, 3, *image_size))
+    graph, shapes = to_json(symbol), first_shapes(symbol, (1, 3, *image_size))
     nodes: list[Node] = graph["nodes"]
     pieces = _pieces(nodes, graph["heads"][0][0])
     # Elements per image of the outputs of a piece's nodes.

@@ -101,12 +101,9 @@ class Header:
         try:
             about = json.loads(read_file(path))
             checksum = about.pop("checksum")
-            if about["format"] != FORMAT:
-                raise ValueError
             states = {name: RowState(*state) for name, state in about["states"].items()}
-            if not {*states.values()} <= {("float32", True), ("int32", False)}:
-                raise ValueError
-            if checksum != _checksum(about):
+            are_known = {*states.values()} <= {("float32", True), ("int32", False)}
+            if about["format"] != FORMAT or not are_known or checksum != _checksum(about):
                 raise ValueError
             return cls(**{**about, "states": states})
         except FileNotFoundError:

@@ -32,7 +32,7 @@ from collections import Counter
 
 from typing_extensions import override
 
-from backbones.graph.nodes import Entry, Graph, Node, Rewriter, Shape, from_json, parsed, to_json
+from backbones.graph.nodes import Entry, Node, Rewriter, Shape, to_json
 from backbones.graph.onednn.channels import SUMS, Channels, has_maps, is_bend, joined_kernel
 from backbones.layers import Symbol
 from runtime import environment
@@ -48,7 +48,7 @@ def rewrite(symbol: Symbol, batch_shape: Shape, *, trains: bool = True) -> Symbo
     if trains and all(node["op"] != "BatchNorm" for node in to_json(symbol)["nodes"]):
         # Without the layers that suffer, padding costs more than it saves: 1.2 times in LeNet.
         return symbol
-    return from_json(_Filling(*parsed(symbol, batch_shape), trains).rewrite())
+    return _Filling(symbol, batch_shape, trains).rewrite()
 
 
 def _with_kernel(node: Node, shape: Shape) -> Node:
@@ -83,8 +83,8 @@ class _Filling(Rewriter):
     its backward pass is that sum.
     """
 
-    def __init__(self, graph: Graph, shapes: dict[str, Shape], trains: bool) -> None:
-        super().__init__(graph, shapes)
+    def __init__(self, symbol: Symbol, batch_shape: Shape, trains: bool) -> None:
+        super().__init__(symbol, batch_shape)
         self._trains = trains
         self._block = environment.channel_block()
         self._uses = Counter(entry[0] for node in self.given for entry in node["inputs"])

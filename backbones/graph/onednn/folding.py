@@ -43,7 +43,6 @@ from backbones.graph.nodes import (
     from_json,
     moved,
     only_consumers,
-    parsed,
     part_of,
     to_json,
 )
@@ -73,8 +72,8 @@ def fold(
     with tiles.
     """
     batch_shape = (1, *image_shape)
-    folding = _Folding(*parsed(symbol, batch_shape), weights)
-    folded = from_json(folding.rewrite())
+    folding = _Folding(symbol, batch_shape, weights)
+    folded = folding.rewrite()
     if dtype == "bfloat16":
         filled = narrow.rewrite(folded, batch_shape)
     else:
@@ -118,9 +117,9 @@ def _without_constants(symbol: Symbol, values: Mapping[str, Any]) -> tuple[Graph
 class _Folding(Rewriter):
     """The folded graph; ``values`` are its parameters."""
 
-    def __init__(self, graph: Graph, shapes: Mapping[str, Shape], weights: Weights) -> None:
-        super().__init__(graph, shapes)
-        self._consumers = only_consumers(graph)
+    def __init__(self, symbol: Symbol, batch_shape: Shape, weights: Weights) -> None:
+        super().__init__(symbol, batch_shape)
+        self._consumers = only_consumers(self._graph)
         self._weights = weights
         self.values: Values = {}
         # The parameters of the new graph's layers, which no other node reads: the output is

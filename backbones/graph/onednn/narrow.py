@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from backbones.graph.nodes import Entry, Graph, Node, Rewriter, Shape, from_json, parsed
+from backbones.graph.nodes import Entry, Node, Rewriter, Shape
 from backbones.graph.onednn import blocked
 from backbones.graph.onednn.channels import SUMS, Channels, has_maps, joined_kernel
 from backbones.layers import Symbol
@@ -48,15 +48,14 @@ def rewrite(symbol: Symbol, batch_shape: Shape) -> Symbol:
     """
     unit = environment.bfloat16_unit()
     assert unit, "usable_dtype() has been asked"
-    filled = parsed(blocked.rewrite(symbol, batch_shape), batch_shape)
-    return from_json(_Narrowing(*filled, unit).rewrite())
+    return _Narrowing(blocked.rewrite(symbol, batch_shape), batch_shape, unit).rewrite()
 
 
 class _Narrowing(Rewriter):
     """The graph with the type in which each node computes, and groups that the unit takes."""
 
-    def __init__(self, graph: Graph, shapes: dict[str, Shape], unit: Bfloat16Unit) -> None:
-        super().__init__(graph, shapes)
+    def __init__(self, symbol: Symbol, batch_shape: Shape, unit: Bfloat16Unit) -> None:
+        super().__init__(symbol, batch_shape)
         # By registers a convolution of an image is a matrix product of the plain layout.
         self._by_tiles = unit is Bfloat16Unit.TILES
         # Inputs and outputs are multiples of this: a row of a tile has 64 bytes; a register of sums

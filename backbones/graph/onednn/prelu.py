@@ -34,17 +34,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from backbones.graph.nodes import (
-    Entry,
-    Graph,
-    Node,
-    Rewriter,
-    Shape,
-    from_json,
-    moved,
-    only_consumers,
-    parsed,
-)
+from backbones.graph.nodes import Entry, Node, Rewriter, Shape, moved, only_consumers
 from backbones.graph.onednn import blocked, narrow
 from backbones.layers import Symbol
 
@@ -71,8 +61,7 @@ def rewrite(
             convolution applies factors in bfloat16, where it would round them.
     """
     batch_shape = (1, *image_shape)
-    composing = _Composing(*parsed(symbol, batch_shape), weights, dtype == "float32")
-    composed = from_json(composing.rewrite())
+    composed = _Composing(symbol, batch_shape, weights, absorbs=dtype == "float32").rewrite()
     return (narrow if dtype == "bfloat16" else blocked).rewrite(composed, batch_shape)
 
 
@@ -90,10 +79,10 @@ class _Composing(Rewriter):
     """The graph with PReLUs that are composed."""
 
     def __init__(
-        self, graph: Graph, shapes: Mapping[str, Shape], weights: Mapping[str, Any], absorbs: bool
+        self, symbol: Symbol, batch_shape: Shape, weights: Mapping[str, Any], *, absorbs: bool
     ) -> None:
-        super().__init__(graph, shapes)
-        consumers = only_consumers(graph)
+        super().__init__(symbol, batch_shape)
+        consumers = only_consumers(self._graph)
         # PReLUs whose factors the convolution after them applies.
         self._absorbed = {
             prelu
@@ -112,7 +101,7 @@ class _Composing(Rewriter):
         self._factors_of_norms: dict[int, Entry] = {}
 
     @override
-    def rewrite(self) -> Graph:
+    def rewrite(self) -> Symbol:
         # Variables before operators: a BatchNorm may need the slope of a later PReLU.
         for index, node in enumerate(self.given):
             if node["op"] == "null":
