@@ -33,7 +33,7 @@ from partial_fc.optimizers import RowOptimizer
 from partial_fc.options import HeadOptions
 from partial_fc.rows.device import DeviceRows
 from partial_fc.rows.host import HostRows
-from partial_fc.rows.interface import SMALLEST_NORM, Logits, Negatives, Placed, Rows
+from partial_fc.rows.interface import NEVER, SMALLEST_NORM, Logits, Negatives, Placed, Rows
 from partial_fc.rows.stored import StoredRows
 from partial_fc.shard import Sample, Sampler, Shard, centers_of
 from partial_fc.store.center_store import StoreOptions
@@ -91,7 +91,8 @@ class PartialFC(Stateful):
         self._world = world
         self.margin = margin
         self._scale = options.scale
-        self._filter_threshold = options.filter_threshold
+        threshold = options.filter_threshold
+        self._limit = threshold * options.scale if threshold < 1.0 else NEVER
         self._products = Products(TYPES[options.head_dtype])
         # Look-ahead queues: announced (update, labels) pairs, then their samples.
         self._announced: list[tuple[int, NDArray[np.int64]]] = []
@@ -289,7 +290,7 @@ class PartialFC(Stateful):
         cosines_B = rows.get_targets(weights, placed) / self._scale
         margined = self.margin(Targets(cosines_B, local_B, inverse_norms_b1, world))
         target_B, terms = margined.cosines_B * self._scale, margined.norm_terms
-        negatives = Negatives.rules(margined.curriculum, self._filter_threshold, self._scale)
+        negatives = Negatives(self._limit, margined.curriculum, self._scale)
         shift_B, sums_B = rows.exponentiate(weights, placed, target_B, negatives)
         # Copy first: allreduce works in place.
         largest_B = world.allreduce(shift_B.copy(), "head.maximum", op="max")

@@ -127,7 +127,7 @@ FACES: dict[str, Run] = {
         ("--recompute", Recomputation, "Backbone.create.result._training_pass._part.__class__"),
         ("--accumulate 3", 3, "Backbone.create.result._training_pass._parts"),
         ("--scale 24", 24.0, "PartialFC.result._scale"),
-        ("--filter-threshold 0.75", 0.75, "PartialFC.result._filter_threshold"),
+        ("--filter-threshold 0.75", 0.75 * 24, "PartialFC.result._limit"),
         ("--sample-ratio 0.5", 0.5, "Sampler.ratio"),
         ("--batch-size 3", 3,
          "PartialFC.step.labels.size", "Verifier.batch_size", "run.fit.updates.images"),

@@ -289,7 +289,7 @@ def _joined(parts: list[Any]) -> Any:
 def _hardened(logits: Any, part: slice, rules: Negatives) -> tuple[Any, Any]:
     """The logits of some samples with the curriculum's rule, and 1 where it applies, else 0."""
     assert rules.curriculum is not None
-    thresholds = rules.curriculum.thresholds_B[part].reshape((-1, 1))
+    thresholds = (rules.curriculum.thresholds_B[part] * rules.scale).reshape((-1, 1))
     hard = mx.nd.broadcast_greater(logits, thresholds)
     values = logits / rules.scale
     mx.nd.broadcast_add(values, rules.curriculum.hardness.reshape((1, 1)), out=values)

@@ -20,7 +20,6 @@ from partial_fc.rows.interface import (
     NEVER,
     SMALLEST_NORM,
     Array,
-    Curriculum,
     Logits,
     Negatives,
     Placed,
@@ -152,10 +151,11 @@ def _entries(logits: Logits, columns_B: Int64Array) -> Int64Array:
 
 def _numbers_of(rules: Negatives, batch: int) -> tuple[np.float32, Any, Any, np.float32]:
     """The limit, thresholds [B], hardness [1] and inverse scale of the kernel."""
-    none = Curriculum(np.full(batch, NEVER, np.float32), np.zeros(1, np.float32))
-    curriculum = rules.curriculum or none
-    limit, inverse_scale = np.float32(rules.limit), np.float32(1.0 / rules.scale)
-    return limit, curriculum.thresholds_B, curriculum.hardness, inverse_scale
+    thresholds_B, hardness = np.full(batch, NEVER, np.float32), np.zeros(1, np.float32)
+    if rules.curriculum is not None:
+        thresholds_B, hardness = rules.curriculum
+        thresholds_B = thresholds_B * rules.scale
+    return np.float32(rules.limit), thresholds_B, hardness, np.float32(1.0 / rules.scale)
 
 
 def _take_entries(numbers: NDArray[Any], entries_B: Int64Array, values_B: Array) -> None:

@@ -17,7 +17,6 @@ K rows of a block, N blocks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional, Protocol
 
 import numpy as np
@@ -38,12 +37,11 @@ LOWEST = -1e29
 NEVER = 1e30
 
 
-@dataclass(frozen=True)
-class Curriculum:
+class Curriculum(NamedTuple):
     """The hard negatives: a cosine c above its threshold becomes c · (hardness + c).
 
     Attributes:
-        thresholds_B: NDArray [B], cosines; among ``Negatives`` logits.
+        thresholds_B: NDArray [B], cosines.
         hardness: NDArray [1].
     """
 
@@ -51,32 +49,18 @@ class Curriculum:
     hardness: Any
 
 
-@dataclass(frozen=True)
-class Negatives:
-    """The rules for one global batch, in logits instead of cosines.
+class Negatives(NamedTuple):
+    """The rules for one global batch.
 
     Attributes:
         limit: logits above it are left out of the softmax.
-        curriculum: with thresholds for logits; a hard logit x becomes x · (hardness + x / scale).
-        scale: the factor of the cosines.
+        curriculum: a hard logit x becomes x · (hardness + x / scale).
+        scale: the factor of the cosines, which makes logits of them.
     """
 
     limit: float
     curriculum: Optional[Curriculum]
     scale: float
-
-    @classmethod
-    def rules(
-        cls, curriculum: Optional[Curriculum], filter_threshold: float, scale: float
-    ) -> Negatives:
-        """The rules of a curriculum and a filter, which leaves out negatives above its cosine.
-
-        A filter of 1 keeps them all.
-        """
-        limit = filter_threshold * scale if filter_threshold < 1.0 else NEVER
-        if curriculum is not None:
-            curriculum = Curriculum(curriculum.thresholds_B * scale, curriculum.hardness)
-        return cls(limit, curriculum, scale)
 
 
 class Placed(NamedTuple):

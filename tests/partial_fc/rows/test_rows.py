@@ -162,7 +162,7 @@ def test_exponentials(rows, columns, limit, adapts, part_bytes, monkeypatch):
     largest = np.maximum(ruled.max(axis=1), np.where(local, targets, -1e29))
     exponentials = np.exp(ruled - largest[:, None])
     assert hard.any() == adapts and (limit != 10 or columns == 1 or (exact > limit).any())
-    curriculum = Curriculum(mx.nd.array(thresholds), mx.nd.array([0.3])) if adapts else None
+    curriculum = Curriculum(mx.nd.array(thresholds / 64), mx.nd.array([0.3])) if adapts else None
     rules = NONE if limit is None else Negatives(limit, curriculum, scale=64.0)
     sample = Sample(np.arange(columns) % C, places, local)
     shift, sums, found = exponentiate(rows, logits, sample, targets, rules)
@@ -177,7 +177,7 @@ def test_the_largest_logit_is_found_wherever_it_stands_and_nan_is_not_hidden(row
     for columns in (16, 65, 200):
         shift, _, _ = exponentiate(rows, np.eye(columns) - 2.0)
         assert shift.tolist() == [-1.0] * columns
-    curriculum = Curriculum(mx.nd.array([0.5]), mx.nd.array([0.1]))
+    curriculum = Curriculum(mx.nd.array([0.0625]), mx.nd.array([0.1]))
     for rules in (NONE, Negatives(5.0, None, scale=8.0), Negatives(5.0, curriculum, scale=8.0)):
         for place in (0, 70, 135):
             logits = np.zeros((1, 136), np.float32)
