@@ -295,7 +295,7 @@ class CenterStore:
         (start, stop), checks = self._span, self._records.index.checks
         checks[block.new[(block.new >= start) & (block.new < stop)]] = 0
         own = (block.classes >= start) & (block.classes < stop)
-        self._records.restore(block.classes[own], block.checks[own], block.images[own])
+        self._records.put(block.classes[own], block.checks[own], block.images[own])
 
     def _begin_log(self, update: int, classes: tuple[int, int]) -> None:
         former, index = self._log, self._records.index

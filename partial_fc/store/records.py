@@ -188,7 +188,7 @@ class Records:
         draw(new.classes, self._seed, centers)
         for name, array in part.arrays.items():
             array[new.places] = centers if name == "centers" else 0
-        self._unpack(self.images(written.classes), written)
+        self.unpack(self.images(written.classes), written)
 
     def make_room(self, classes: Rows) -> None:
         """Give places to those of some classes that were never written, for ``write``."""
@@ -212,7 +212,7 @@ class Records:
         views = self.layout.views(images)
         for name, view in views.items():
             view[:] = part.arrays[name][part.places]
-        self._put(part.classes, self._checksums(part.classes, images), images)
+        self.put(part.classes, self._checksums(part.classes, images), images)
         return all(np.isfinite(view).all() for view in views.values())
 
     def images(self, classes: Rows) -> Words:
@@ -235,21 +235,13 @@ class Records:
         if not np.array_equal(self._checksums(classes, images), checks):
             raise DataError("an undo log holds a damaged record")
 
-    def take(self, images: Words, part: Part) -> None:
-        """Fill rows in memory from images of a log instead of the file."""
-        self.check(part.classes, self.index.checks[part.classes], images)
-        self._unpack(images, part)
-
-    def restore(self, classes: Rows, checks: Words, images: Words) -> None:
-        """Put records back that ``images`` has given; nothing is written if one is damaged."""
-        self.check(classes, checks, images)
-        self._put(classes, checks, images)
-
-    def _unpack(self, images: Words, part: Part) -> None:
+    def unpack(self, images: Words, part: Part) -> None:
+        """Fill rows in memory from images of their records."""
         for name, view in self.layout.views(images).items():
             part.arrays[name][part.places] = view
 
-    def _put(self, classes: Rows, checks: Words, images: Words) -> None:
+    def put(self, classes: Rows, checks: Words, images: Words) -> None:
+        """Write records with these checksums to their places."""
         places, size = self.index.places[classes], self.layout.num_bytes
         count = _write(self._file, images.ctypes.data, places, images)
         # Again by Python's call, which raises what is wrong.

@@ -105,7 +105,7 @@ class SavedRows:
             for image, one in zip(images, classes[logged]):
                 log, size = self._logs[self._sources[one] - 1], self._layout.num_bytes
                 image[:] = np.frombuffer(os.pread(log, size, int(self._offsets[one])), np.uint32)
-            self._records.take(images, Part(arrays, classes[logged], logged))
+            self._records.unpack(images, Part(arrays, classes[logged], logged))
         return arrays
 
     def _find_changes(self, update: int, opened: ExitStack) -> None:
