@@ -6,8 +6,6 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from parallel.world import LoneWorld
 from partial_fc import blocks, head
@@ -230,21 +228,6 @@ def test_confident_targets_keep_exact_gradients():
     assert np.abs(step.gradient.asnumpy() - expected).max() <= 1e-3 * np.abs(expected).max()
 
 
-# At an angle of 60 degrees, with margins of 30 degrees, or twice the angle.
-@pytest.mark.parametrize(("margins", "value", "slope"), [
-    ((1.0, 0.0, 0.0), 0.5, 1.0),
-    ((1.0, 0.0, 0.35), 0.15, 1.0),
-    ((1.0, np.pi / 6, 0.0), 0.0, 2 / 3**0.5),
-    ((2.0, 0.0, 0.0), -0.5, 2.0),
-])
-def test_combined_margins_by_hand(margins, value, slope):
-    # Rounding past one gives no NaN.
-    cosines = mx.nd.array([0.5, 1.0, -1.0, 1.0000002, -1.0000002])
-    values, slopes = (found.asnumpy() for found in CombinedMargin(*margins).apply(cosines))
-    assert values[0] == pytest.approx(value, abs=1e-6) and slopes[0] == pytest.approx(slope)
-    assert np.isfinite([values, slopes]).all()
-
-
 def margined(margin, cosines, norms):
     inverse_norms = mx.nd.array(1.0 / np.array(norms, dtype=np.float32)[:, None])
     here = mx.nd.ones(len(cosines))
@@ -311,27 +294,21 @@ def is_accepted(m1: float, m2: float, m3: float) -> bool:
     return True
 
 
-@settings(max_examples=25, deadline=None)
-@given(m1=st.floats(1, 4), m2=st.floats(0, 1.6, allow_subnormal=False))
-@example(m1=2.0, m2=0.0)
-@example(m1=1.35, m2=0.0)
-@example(m1=1.0, m2=1.57)
-def test_margins_are_accepted_that_pull_targets_to_their_centers(m1, m2):
-    """All within 90 degrees: each target's logit grows with its cosine."""
-    angles = np.cos(np.linspace(0.01, np.pi / 2, 181))
-    pull = CombinedMargin(m1, m2, 0.99).apply(mx.nd.array(angles))[1].asnumpy().min()
-    turned = m1 * np.pi / 2 + m2
-    if is_accepted(m1, m2, 0.99):
-        assert pull >= -1e-5 and turned <= np.pi
-    elif m2 < np.pi / 2 and turned > np.pi + 1e-3:
-        assert pull < 0
-    else:
-        assert turned > np.pi or m2 >= np.pi / 2
-
-
 def test_which_margins_are_accepted():
     found = [loss.margins for loss in NAMED_LOSSES.values()]
     for margins in [*found, *(preset.get("margins") for preset in PRESETS.values())]:
         assert margins is None or is_accepted(*margins)
-    for refused in ((0.99, 0.5, 0.0), (1.0, -0.1, 0.0), (1.0, 0.0, -0.1), (1.0, 0.0, 1.0)):
+    # At 90 degrees the angle may be turned to 180.
+    for refused in (
+        *((0.99, 0.5, 0.0), (1.0, -0.1, 0.0), (1.0, 0.0, -0.1), (1.0, 0.0, 1.0)),
+        *((1.0, 1.58, 0.0), (2.01, 0.0, 0.0), (1.5, 0.8, 0.0)),
+    ):
         assert not is_accepted(*refused)
+    assert is_accepted(2.0, 0.0, 0.99) and is_accepted(1.5, 0.78, 0.0) and is_accepted(1, 1.57, 0)
+
+
+def test_cosines_that_rounding_takes_past_one_give_numbers():
+    cosines = mx.nd.array([1.0, -1.0, 1.0000002, -1.0000002])
+    for margins in ((1.0, 0.0, 0.35), (1.0, 0.5, 0.0), (2.0, 0.0, 0.0)):
+        values, slopes = (found.asnumpy() for found in CombinedMargin(*margins).apply(cosines))
+        assert np.isfinite([values, slopes]).all()
