@@ -144,12 +144,8 @@ class Index:
 
     def end(self, first: int, last: int) -> int:
         """One past the last place that a class from ``first`` to before ``last`` has."""
-        end = 0
-        for start in range(first, last, _AT_ONCE):
-            some = slice(start, min(start + _AT_ONCE, last))
-            places = self.places[some][self.checks[some] != 0]
-            end = int((places + np.int64(1)).max(initial=end))
-        return end
+        places = self.places[first:last][self.checks[first:last] != 0]
+        return int((places + np.int64(1)).max(initial=0))
 
     def checksum(self, first: int, last: int) -> int:
         """CRC-32 of ``checks`` of the classes from ``first`` to before ``last``."""
@@ -285,7 +281,6 @@ class Transfers:
     def __init__(self) -> None:
         """Start the threads."""
         self._ordered = ThreadPoolExecutor(1, "centers")
-        self._flushing = ThreadPoolExecutor(1, "centers-flush")
         self._requests = ThreadPoolExecutor(_THREADS, "center-rows")
         self._last: Optional[Future[Any]] = None
         self._last_flush: Optional[Future[Any]] = None
@@ -300,7 +295,7 @@ class Transfers:
         """Do something beside reads and writes, once the flush before has ended."""
         if self._last_flush is not None:
             self._last_flush.result()
-        self._last_flush = self._flushing.submit(self._run, action)
+        self._last_flush = self._requests.submit(self._run, action)
 
     def spread(self, action: Callable[[slice], Any], num_rows: int) -> list[Any]:
         """Do something to all rows, some at a time; for what ``submit`` does."""
@@ -319,8 +314,8 @@ class Transfers:
 
     def close(self) -> None:
         """End the threads, after everything that they were given."""
-        for threads in (self._ordered, self._flushing, self._requests):
-            threads.shutdown()
+        self._ordered.shutdown()
+        self._requests.shutdown()
 
     def _run(self, action: Callable[[], Any]) -> None:
         try:

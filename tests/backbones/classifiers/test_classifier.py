@@ -17,7 +17,8 @@ from tests.support.graphs import fingerprint
 
 # All but LeNet, for 10 classes: parameters of the originals,
 # https://github.com/kuangliu/pytorch-cifar and, "resnet20" to "inception-bn", the graphs of
-# https://github.com/CGCL-codes/MXNet-G as MXNet 1.9.1 builds them (from "VGG11" on the layers of the originals were counted without PyTorch).
+# https://github.com/CGCL-codes/MXNet-G as MXNet 1.9.1 builds them
+# (from "VGG11" on the layers of the originals were counted without PyTorch).
 NETWORKS = {
     "VGG16": 14_728_266, "ResNet18": 11_173_962, "ResNet50": 23_520_842, "ResNet101": 42_512_970,
     "RegNetX_200MF": 2_321_946, "RegNetY_400MF": 5_714_362, "MobileNetV2": 2_296_922,
