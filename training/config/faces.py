@@ -120,7 +120,7 @@ def parse(argv: Optional[Sequence[str]] = None) -> FaceConfig:
         argv,
         description="Train a face recognition network with Partial FC on MXNet and Horovod.",
         epilog=f"presets: {', '.join(presets.PRESETS)}",
-        foreign=originals.TRAIN,
+        foreign=originals.option_answers("train.py"),
     )
 
 
@@ -143,7 +143,7 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConf
             chosen.pop("loss", None)
     found = options.overlay((preset, saved, chosen), _RIVALS)
     network = found.get("network", BackboneOptions.network)
-    originals.check_name("--network", network, backbones.names(), originals.NETWORKS)
+    originals.check_name("--network", network, backbones.names(), "networks")
     if not found.get("models_root"):
         data = given.get("rec", saved.get("rec")) or (dataset or "data",)
         found["models_root"] = default_folder(data, network)

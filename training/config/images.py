@@ -137,7 +137,7 @@ def parse(argv: Optional[Sequence[str]] = None) -> ImageConfig:
         argv,
         description="Train an image classifier, data-parallel, on MXNet and Horovod.",
         epilog=f"recipes: {', '.join(RECIPES)}",
-        foreign=originals.CLASSIFY,
+        foreign=originals.option_answers("classify.py"),
         synonyms=originals.SYNONYMS,
     )
 
@@ -155,7 +155,7 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageCon
     recipe = {"lr_schedule": "cosine", **RECIPES[dataset]}
     layers = (recipe, saved, with_schedule(given))
     found = options.overlay(layers, (*RIVALS, ("lr_schedule", "lr_steps")))
-    originals.check_name("--model", found["model"], classifiers.names(), originals.MODELS)
+    originals.check_name("--model", found["model"], classifiers.names(), "models")
     if given.get("resume") == AUTO and "lr" in given:
         found["resume"] = AGAIN
     if found.get("kv_store") in ALONE:
