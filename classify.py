@@ -79,7 +79,7 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
         # Named as in checkpoints of version 0.1.0.
         run.restore(load_best, classifier=classifier, optimizer=optimizer, validator=best)
         targets = SoftTargets(config.loss, dataset.num_classes, seed)
-        guard = FiniteGuard("stop", run.last_checkpoint, remedy="lower --lr")
+        guard = FiniteGuard("stop", run.last_checkpoint)
         step = ClassifyStep(classifier, optimizer, targets, counts, stopwatch=clock, guard=guard)
         status = run.fit(
             wrap(step),

@@ -47,12 +47,6 @@ _STAGES = 3
 # Arrays [B, D] and [S, D] of a step. An optimizer with two states makes another [S, D].
 _FEATURE_ARRAYS, _FEATURE_ARRAYS_ON_GPU = 4, 9
 _ROW_ARRAYS = 2
-# Bytes of logits that the rules for negatives take at a time (partial_fc.rows.device).
-_RULE_BYTES = 2**27
-# Float32 arrays that an update of a float16 network makes of at most so many parameters
-# (training.update.mixed_precision), by the states of its optimizer.
-_UPDATE_ARRAYS = {1: 3, 2: 8}
-_UPDATED_TOGETHER = 2**22
 # A context without kernels, on a Titan V (pytorch/pytorch issue 28394). Kernels, which CUDA up to
 # 11.7 loads all at once: the sections for compute capability 7.5 of mxnet-cu101 1.9.1, of cuBLAS
 # 11.10 and cuDNN 8.5. The workspace of convolutions (backbones.graph.gpu, which loads MXNet).
@@ -249,11 +243,6 @@ def _head(config: FaceConfig, shard: Shard) -> dict[str, int]:
     if gpu:
         wide = _wide_states(config)
         row_arrays += wide - 1 + (1 + wide if rows < shard.size else 0)
-        arrays = int(config.head.filter_threshold < 1.0)
-        if config.head.margins is None and config.head.loss == "curricularface":
-            arrays = 2
-        # Those of one part of the logits still exist when the next one gets its own.
-        logits += arrays * min(logits, _RULE_BYTES) * (2 if logits > _RULE_BYTES else 1)
     working = row_arrays * rows * embedding * _FLOAT
     if config.head.head_dtype == "bfloat16":
         block = min(rows, _BLOCK_ROWS)
@@ -283,17 +272,13 @@ def _held(config: FaceConfig, rows: int) -> tuple[int, int]:
 def _backbone_bytes(config: FaceConfig, network: NetworkSize) -> int:
     """Parameters; gradients of those that are trained, and the states of their optimizer.
 
-    With float16 these have float32 master copies. A GPU also keeps the arrays in which rank 0
-    sends its initial weights.
+    With float16 these have float32 master copies.
     """
     number, states = _number_bytes(config), _wide_states(config)
     held = number * (network.parameters + network.trained)
     held += _FLOAT * states * network.trained
     if config.backbone.dtype == "float16":
         held += _FLOAT * network.trained
-        held += _FLOAT * _UPDATE_ARRAYS[states] * min(network.trained, _UPDATED_TOGETHER)
-    if config.dry_run.gpu and (config.dry_run.world_size or 1) > 1:
-        held += number * network.parameters
     return held
 
 

@@ -55,7 +55,7 @@ class ClassifyStep(Step):
         """Train on one batch; returns the mean loss over the ranks that count together, [1].
 
         Raises:
-            NonFiniteError: the loss or a gradient of the update before is not finite.
+            ConfigError: the loss or a gradient of the update before is not finite.
         """
         optimizer = self._optimizer
         with self._stopwatch.part(BACKBONE):

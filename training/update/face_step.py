@@ -66,7 +66,7 @@ class FaceStep(Step):
         """Train on one batch; returns the mean loss of the global batch, NDArray [1].
 
         Raises:
-            NonFiniteError: the loss or a gradient of the update before is not finite, and the guard
+            ConfigError: the loss or a gradient of the update before is not finite, and the guard
                 stops the run.
         """
         guard, center_lr = self._guard, lr * self._center_lr_factor

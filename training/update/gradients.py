@@ -73,10 +73,6 @@ def finite_flag(gradients: Sequence[Any]) -> Any:
     return (sums - sums == 0).min()
 
 
-class NonFiniteError(ConfigError):
-    """Training has diverged: on every rank alike, and again if it were started again as it is."""
-
-
 class FiniteGuard:
     """Stops the run at a loss or a gradient that is not finite, or has the update skipped.
 
@@ -96,23 +92,19 @@ class FiniteGuard:
         self,
         on_nan: str = "stop",
         last_good: Callable[[], Optional[Path]] = lambda: None,
-        remedy: str = "lower --lr, or try --on-nan skip",
     ) -> None:
-        """``last_good`` returns the last checkpoint, for which all ranks ask together.
-
-        ``remedy`` tells the user what to do when the run stops.
-        """
+        """``last_good`` returns the last checkpoint, for which all ranks ask together."""
         self.skips = on_nan == "skip"
         self.skipped = 0
         self._in_a_row = 0
         self._judge_submitted: Callable[[], bool] = lambda: True
-        self._last_good, self._remedy = last_good, remedy
+        self._last_good = last_good
 
     def submit(self, update: int, loss: Any, reduced: Reduced) -> None:
         """Judge an update, of a loss [1], later, and the one that was submitted before it now.
 
         Raises:
-            NonFiniteError: the one before may not count.
+            ConfigError: the one before may not count.
         """
         numbers = mx.nd.concat(loss, *reduced.numbers, dim=0) if reduced.numbers else loss
         self.finish()
@@ -122,7 +114,7 @@ class FiniteGuard:
         """Return True if the update that was submitted last may count; waits for its numbers.
 
         Raises:
-            NonFiniteError: it may not, and updates are not skipped.
+            ConfigError: it may not, and updates are not skipped.
         """
         judge, self._judge_submitted = self._judge_submitted, lambda: True
         return judge()
@@ -144,7 +136,7 @@ class FiniteGuard:
             what = f"the loss is {value}"
         self._in_a_row += 1
         if not self.skips or self._in_a_row > _MOST_IN_A_ROW:
-            raise NonFiniteError(self._explain(update, what))
+            raise ConfigError(self._explain(update, what))
         self.skipped += 1
         _log.warning(
             "update %d skipped: %s; %d skipped in all (--on-nan skip)",
@@ -156,8 +148,7 @@ class FiniteGuard:
         last = self._last_good()
         saved = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
         skips = f" after {self._in_a_row - 1} skipped updates" if self.skips else ""
-        remedy = "lower --lr" if self.skips else self._remedy
-        return f"update {update + 1}: {what}{skips}; {saved}; {remedy}"
+        return f"update {update + 1}: {what}{skips}; {saved}; lower --lr"
 
 
 def clip(gradients: Sequence[Any], max_norm: float) -> None:

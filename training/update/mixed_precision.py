@@ -24,10 +24,9 @@ from functools import cached_property
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
-from typing_extensions import override
 
 from runtime.mxnet import mx
-from runtime.state import Saved, State, Stateful
+from runtime.state import Saved
 from training.config.schedule import OptimizerOptions
 from training.update import rules
 from training.update.gradients import Reduced, device_factor, finite_flag
@@ -42,20 +41,27 @@ _GROWTH_INTERVAL = 2000
 PART_SIZE = 2**22
 
 
-class LossScale(Stateful):
-    """The factor between the loss and what the backward pass starts from."""
+class MixedPrecisionUpdates:
+    """A rule for float16 parameters with float32 master copies, and some of float32 between."""
 
-    def __init__(self, ctx: Any) -> None:
-        """Args: ctx: the device of the gradients."""
-        self._ctx = ctx
-        # Powers of two, and a count that float32 holds exactly for 16 million updates in a row.
-        # Never written into: the number of an update outlives the next one, until it is read.
-        self._scale, self._good_updates = self._number(_INITIAL), self._number(0)
+    def __init__(self, options: OptimizerOptions, trained: Sequence[Any], ctx: Any) -> None:
+        """Choose the rule for parameters; weight decay is multiplied by the ``wd_mult`` of each."""
+        self._options, self._parameters, self._ctx = options, trained, ctx
+        self._set(0, _INITIAL, 0)
+
+    def _set(self, *numbers: float) -> None:
+        """Put the count of updates, the factor of the loss, and its count on the device.
+
+        Factors are powers of two, and float32 holds a count exactly for 16 million updates. None is
+        written into: the number of an update outlives the next one, until it is read.
+        """
+        on_device = [mx.nd.full((1,), number, ctx=self._ctx) for number in numbers]
+        self._count, self._scale, self._good_updates = on_device
 
     def scaled(self, gradient: Any) -> Any:
         """Return what the backward pass starts from, given the loss or its gradient (any shape).
 
-        Queued. The factor is the one that ``adapt`` divides by, after this backward pass.
+        Queued. The factor is the one that ``apply`` divides by, after this backward pass.
         """
         return gradient * self._scale
 
@@ -73,58 +79,16 @@ class LossScale(Stateful):
 
         return Reduced((finite_flag(gradients), self._scale), note)
 
-    def adapt(self, finite: Any) -> Any:
-        """Choose the factor of the next update; queued.
-
-        ``finite``, NDArray [1], is 1 if this update's gradients are finite, else 0. Returns the
-        factor, NDArray [1], that removes this update's scale from them.
-        """
-        inverse = 1.0 / self._scale
+    def apply(self, lr: float, reduced: Reduced) -> None:
+        """Update the parameters by their gradients, and the factor of the next loss; queued."""
+        # 1 if this update's gradients are finite, else 0.
+        finite = reduced.numbers[0]
+        unscale = 1.0 / self._scale
         self._good_updates = (self._good_updates + 1) * finite
         at_interval = self._good_updates % _GROWTH_INTERVAL == 0
         higher = mx.nd.where(at_interval, self._scale * _FACTOR, self._scale)
         lower = mx.nd.maximum(self._scale / _FACTOR, _SMALLEST)
         self._scale = mx.nd.where(finite, higher, lower)
-        return inverse
-
-    @override
-    def export_state(self, update: int) -> State:
-        scale, good_updates = self._scale.asscalar(), self._good_updates.asscalar()
-        return State(values={"loss_scale": float(scale), "good_updates": int(good_updates)})
-
-    @override
-    def load_state(self, saved: Saved) -> None:
-        self._scale = self._number(saved.number("loss_scale"))
-        self._good_updates = self._number(saved.count("good_updates"))
-
-    def _number(self, value: float) -> Any:
-        return mx.nd.full((1,), value, ctx=self._ctx)
-
-
-class MixedPrecisionUpdates:
-    """A rule for float16 parameters with float32 master copies, and some of float32 between."""
-
-    def __init__(
-        self, options: OptimizerOptions, trained: Sequence[Any], loss_scale: LossScale, ctx: Any
-    ) -> None:
-        """Choose the rule for parameters; weight decay is multiplied by the ``wd_mult`` of each."""
-        self._options, self._loss_scale, self._ctx = options, loss_scale, ctx
-        self._parameters = trained
-        self.count = 0
-
-    @property
-    def count(self) -> int:
-        """Updates that were not skipped; reading it waits for them."""
-        return int(self._count.asscalar())
-
-    @count.setter
-    def count(self, updates: int) -> None:
-        self._count = mx.nd.full((1,), updates, ctx=self._ctx)
-
-    def apply(self, lr: float, reduced: Reduced) -> None:
-        """Update the parameters by their gradients; queued."""
-        finite = reduced.numbers[0]
-        unscale = self._loss_scale.adapt(finite)
         if self._options.clip_norm is not None:
             gradients = [parameter.grad() for parameter in self._parameters]
             factor = device_factor(gradients, self._options.clip_norm, unscale)
@@ -140,6 +104,17 @@ class MixedPrecisionUpdates:
         """The NDArrays that are remembered of each parameter, which may be written into."""
         for group in self._groups:
             yield from group.memory()
+
+    def values(self) -> dict[str, float]:
+        """Return the numbers for a checkpoint; waits for them."""
+        numbers = (self._count, self._scale, self._good_updates)
+        count, scale, good = (number.asscalar() for number in numbers)
+        return {"updates": int(count), "loss_scale": float(scale), "good_updates": int(good)}
+
+    def load(self, saved: Saved) -> None:
+        """Restore the numbers of a checkpoint."""
+        counts = saved.count("updates"), saved.count("good_updates")
+        self._set(counts[0], saved.number("loss_scale"), counts[1])
 
     @cached_property
     def _groups(self) -> list[_Group]:

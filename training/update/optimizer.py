@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-import numpy as np
 from typing_extensions import override
 
 from parallel.world import PLAIN, Wire, World
@@ -21,7 +20,7 @@ from runtime.stopwatch import COMMUNICATION, Stopwatch
 from training.config.schedule import OptimizerOptions
 from training.update import rules
 from training.update.gradients import Reduced, clip, judge
-from training.update.mixed_precision import LossScale, MixedPrecisionUpdates
+from training.update.mixed_precision import MixedPrecisionUpdates
 
 if TYPE_CHECKING:
     from parallel.parameter_server.exchange import Exchange
@@ -91,23 +90,18 @@ class BackboneOptimizer(Optimizer):
         """
         super().__init__(parameters, world, wire)
         make_equal([parameter.data() for parameter in parameters.values()], world)
-        ctx = self._gradients[0].context
         self._settle = stopwatch.settle if stopwatch else lambda: None
-        self._loss_scale = LossScale(ctx) if dtype == "float16" else None
-        self._updates: Union[MixedPrecisionUpdates, PlainUpdates] = (
-            MixedPrecisionUpdates(options, self._trained, self._loss_scale, ctx)
-            if self._loss_scale
-            else PlainUpdates(options, self._trained, ctx)
-        )
+        kind = MixedPrecisionUpdates if dtype == "float16" else PlainUpdates
+        self._updates: Union[MixedPrecisionUpdates, PlainUpdates]
+        self._updates = kind(options, self._trained, self._gradients[0].context)
 
     @override
     def scaled(self, gradient: Any) -> Any:
-        return self._loss_scale.scaled(gradient) if self._loss_scale else gradient
+        return self._updates.scaled(gradient)
 
     @override
     def _judge(self, update: int) -> Reduced:
-        scale = self._loss_scale
-        return scale.judge(self._gradients, update) if scale else super()._judge(update)
+        return self._updates.judge(self._gradients, update)
 
     @override
     def update(self, update: int, lr: float) -> None:
@@ -127,17 +121,14 @@ class BackboneOptimizer(Optimizer):
             for name, parts in self._updates.memory()
             for number, array in enumerate(parts)
         }
-        scale = self._loss_scale.export_state(update).values if self._loss_scale else {}
-        return State(arrays, {"updates": self._updates.count, **scale})
+        return State(arrays, self._updates.values())
 
     @override
     def load_state(self, saved: Saved) -> None:
         for name, parts in self._updates.memory():
             for number, array in enumerate(parts):
                 array[:] = saved.replicated(f"{name}.{number}", array.shape)
-        self._updates.count = saved.count("updates")
-        if self._loss_scale:
-            self._loss_scale.load_state(saved)
+        self._updates.load(saved)
 
 
 class ServerOptimizer(Optimizer):
@@ -199,11 +190,7 @@ class ServerOptimizer(Optimizer):
 
 
 class PlainUpdates:
-    """A rule for float32, on the host or on a device; on a device it is queued.
-
-    Attributes:
-        count: updates that were not skipped.
-    """
+    """A rule for float32, on the host or on a device; on a device it is queued."""
 
     def __init__(self, options: OptimizerOptions, trained: Sequence[Any], ctx: Any) -> None:
         """Choose the rule for parameters; weight decay is multiplied by the ``wd_mult`` of each."""
@@ -213,12 +200,21 @@ class PlainUpdates:
             weight, wd = one.data(), options.wd * one.wd_mult
             states = [mx.nd.zeros_like(weight) for _ in range(rules.num_states(options))]
             self._trained.append(rules.Trained(one.name, weight, one.grad(), states, wd))
-        self.count = 0
+        # Updates that were not skipped.
+        self._count = 0
+
+    def scaled(self, gradient: Any) -> Any:
+        """Return what the backward pass starts from: its argument, as nothing underflows."""
+        return gradient
+
+    def judge(self, gradients: Sequence[Any], update: int) -> Reduced:
+        """Look at the gradients."""
+        return judge(gradients)
 
     def apply(self, lr: float, reduced: Reduced) -> None:
         """Update the parameters by their gradients."""
         options = self._options
-        self.count += 1
+        self._count += 1
         _, weights, gradients, states, wds = zip(*self._trained)
         with mx.engine.bulk(0 if self._is_on_host else rules.BULK_SIZE):
             if options.clip_norm is not None:
@@ -227,22 +223,23 @@ class PlainUpdates:
                 momenta = [momentum for (momentum,) in states]
                 rules.update_on_host(weights, gradients, momenta, wds, lr, options.momentum)
             else:
-                rules.update(options, self._trained, lr, self.count)
+                rules.update(options, self._trained, lr, self._count)
 
     def memory(self) -> Iterator[tuple[str, list[Any]]]:
         """The NDArrays that are remembered of each parameter, which may be written into."""
         return ((one.name, one.states) for one in self._trained)
 
+    def values(self) -> dict[str, float]:
+        """Return the numbers for a checkpoint."""
+        return {"updates": self._count}
+
+    def load(self, saved: Saved) -> None:
+        """Restore the numbers of a checkpoint."""
+        self._count = saved.count("updates")
+
 
 def make_equal(arrays: Sequence[Any], world: World) -> None:
-    """Give every rank the arrays of rank 0; those of one type together, as each broadcast waits."""
-    if world.size == 1:
-        return
-    for dtype in sorted({np.dtype(array.dtype).name for array in arrays}):
-        alike = [array for array in arrays if array.dtype == np.dtype(dtype)]
-        joined = mx.nd.concat(*[array.reshape((-1,)) for array in alike], dim=0)
-        world.broadcast(joined, f"backbone.initial.{dtype}")
-        start = 0
-        for array in alike:
-            array[:] = joined[start : start + array.size].reshape(array.shape)
-            start += array.size
+    """Give every rank the arrays of rank 0."""
+    if world.size > 1:
+        for number, array in enumerate(arrays):
+            world.broadcast(array, f"backbone.initial.{number}")

@@ -14,6 +14,7 @@ import pytest
 from data.batches.position import EpochPart
 from parallel.parameter_server.assignment import SCHEMES, WORKER, Assignment, Share
 from parallel.world import PLAIN, LoneWorld
+from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING, Stopwatch
 from tests.support.thread_world import run_ranks
@@ -24,7 +25,7 @@ from training.exchange.workers import ServerWorkers, WorkerGroups
 from training.log.throughput import Throughput
 from training.log.watchdog import Others
 from training.update import rules
-from training.update.gradients import FiniteGuard, NonFiniteError, Reduced
+from training.update.gradients import FiniteGuard, Reduced
 from training.update.optimizer import ServerOptimizer
 
 COUNT = 4000
@@ -308,7 +309,7 @@ def test_the_servers_never_see_a_gradient_that_is_not_finite(odd: float, monkeyp
         pushed: list[tuple[float, ...]] = []
         _, step = worker(world, pushed)
         step(1.0, 2.0)
-        with pytest.raises(NonFiniteError, match="update 1: a gradient"):
+        with pytest.raises(ConfigError, match="update 1: a gradient"):
             # Of one member of a group; the others have its sum.
             step(1.0, odd if world.rank == world.size - 1 else 3.0)
         return pushed

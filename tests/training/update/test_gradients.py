@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from parallel.world import LoneWorld
+from runtime.errors import ConfigError
 from runtime.kernels import numba
 from runtime.mxnet import mx
 from tests.support.parameters import SavedValues, make_parameters
@@ -16,8 +17,8 @@ from tests.support.thread_world import run_ranks
 from tests.training.checkpoint.test_resume import Run
 from training.checkpoint.reader import Checkpoint
 from training.config.faces import FaceOptimizerOptions
-from training.update.gradients import FiniteGuard, NonFiniteError, Reduced, clip, device_factor
-from training.update.mixed_precision import LossScale
+from training.update.gradients import FiniteGuard, Reduced, clip, device_factor
+from training.update.mixed_precision import MixedPrecisionUpdates
 from training.update.optimizer import BackboneOptimizer
 
 HOST, DEVICE = mx.cpu(), mx.cpu(1)
@@ -96,7 +97,7 @@ def train(world, device, dtype="float32", **options):
     optimizer = BackboneOptimizer(rule, parameters, world, dtype=dtype)
     if dtype == "float16":
         # As above: of the first scale, 8,192, the squares would overflow.
-        optimizer._loss_scale.load_state(SavedValues(loss_scale=16.0, good_updates=0))
+        optimizer._updates.load(SavedValues(updates=0, loss_scale=16.0, good_updates=0))
     scale = optimizer.scaled(mx.nd.ones((1,), ctx=device)).asscalar()
     for update in range(3):
         for whole, parameter in zip(gradients_of(update).values(), parameters.values()):
@@ -189,7 +190,7 @@ def test_a_skipped_update_leaves_nothing_and_all_ranks_stop_at_it(spoiled, loss,
         run.saves.save(4)
         if world.rank == 1:
             spoil(run, spoiled)
-        with pytest.raises(NonFiniteError) as error:
+        with pytest.raises(ConfigError) as error:
             run.train(5)
         return str(error.value)
 
@@ -217,14 +218,15 @@ def test_an_update_is_judged_when_the_next_one_is_queued_or_the_run_stops_to_loo
     guard.finish()
     assert judged == [(0, [0.5, 7.0]), (1, [1.5, 7.0])]
     guard.submit(2, GOOD, reduced(2))
-    with pytest.raises(NonFiniteError, match="update 3: a gradient .*; there is no checkpoint yet"):
+    with pytest.raises(ConfigError, match="update 3: a gradient .*; there is no checkpoint yet"):
         guard.submit(3, GOOD, reduced(3))
 
 
 def test_a_loss_that_is_not_finite_is_not_told_as_an_overflow(caplog) -> None:
     """Its gradients are not finite either; with ``skip`` the loss scale stays as it is."""
-    nan = mx.nd.array([np.nan], ctx=mx.cpu(1))
-    assert not FiniteGuard("skip").accept(0, nan, LossScale(mx.cpu(1)).judge([nan], 0))
+    nan = mx.nd.array([np.nan], ctx=DEVICE)
+    updates = MixedPrecisionUpdates(FaceOptimizerOptions(), (), DEVICE)
+    assert not FiniteGuard("skip").accept(0, nan, updates.judge([nan], 0))
     assert "update 1 skipped: the loss is nan" in caplog.text and "loss scale" not in caplog.text
 
 
@@ -234,5 +236,5 @@ def test_a_run_that_only_skips_stops(caplog):
     for update in range(2, 102):
         assert not guard.accept(update, NAN, FINITE)
     assert "update 102 skipped: the loss is nan; 101 skipped in all" in caplog.text
-    with pytest.raises(NonFiniteError, match="update 103: .* after 100 skipped updates"):
+    with pytest.raises(ConfigError, match="update 103: .* after 100 skipped updates"):
         guard.accept(102, NAN, FINITE)

@@ -16,7 +16,6 @@ from tests.support.parameters import SavedValues, make_parameters
 from tests.support.thread_world import run_ranks
 from training.config.faces import FaceOptimizerOptions
 from training.update import mixed_precision, rules
-from training.update.mixed_precision import LossScale
 from training.update.optimizer import BackboneOptimizer
 
 HOST, DEVICE = mx.cpu(), mx.cpu(1)
@@ -243,7 +242,8 @@ def test_it_computes_what_the_host_does(rule, momentum, rounding, size, monkeypa
     options = FaceOptimizerOptions(momentum=momentum, wd=0.1, optimizer=rule)
     (optimizer, parameters), plain = make_half(options), Plain(options)
     # Two from the rise of the scale: it rises at update 5, after two overflows.
-    optimizer._loss_scale.load_state(SavedValues(loss_scale=plain.scale, good_updates=plain.good))
+    saved = SavedValues(updates=0, loss_scale=plain.scale, good_updates=plain.good)
+    optimizer._updates.load(saved)
     overflows = {2, 3, 4, 9, 14, 19, 23}
     said = run(optimizer, parameters, range(24), overflows)
     for update in range(24):
@@ -304,37 +304,18 @@ def test_an_overflow_of_one_rank_is_skipped_by_all():
     assert first == second and first[1] == {"updates": 3, "loss_scale": 4096.0, "good_updates": 1}
 
 
-def array(*values: float):
-    return mx.nd.array(values, ctx=DEVICE)
+def test_the_scale_doubles_after_every_2000_good_updates_in_a_row_and_stays_above_1():
+    optimizer, parameters = make_half(FaceOptimizerOptions(momentum=0.9))
 
+    def values(good: int, scale: float, overflows: bool) -> tuple[float, int]:
+        saved = SavedValues(updates=0, loss_scale=scale, good_updates=good)
+        optimizer._updates.load(saved)
+        run(optimizer, parameters, [2], {2} if overflows else {})
+        found = optimizer.export_state(3).values
+        return found["loss_scale"], found["good_updates"]
 
-def value(scale: LossScale) -> float:
-    return scale.export_state(0).values["loss_scale"]
-
-
-def good_updates(scale: LossScale, updates: int) -> None:
-    values = SavedValues(scale.export_state(0).values)
-    values["good_updates"] += updates - 1
-    scale.load_state(values)
-    scale.adapt(array(1.0))
-
-
-def test_the_scale_doubles_after_every_2000_good_updates_in_a_row():
-    scale = LossScale(DEVICE)
-    good_updates(scale, 1999)
-    scaled = scale.scaled(array(1.0, 3.0).reshape((2, 1)))
-    assert scaled.asnumpy().tolist() == [[INITIAL], [3 * INITIAL]]
-    unscale = scale.adapt(array(1.0))
-    assert value(scale) == 2 * INITIAL
-    assert (scaled * unscale).asnumpy().tolist() == [[1.0], [3.0]]
-    # An overflow restarts the count.
-    good_updates(scale, 1999)
-    scale.adapt(array(0.0))
-    good_updates(scale, 1999)
-    assert value(scale) == INITIAL
-    good_updates(scale, 1)
-    good_updates(scale, 2000)
-    assert value(scale) == 4 * INITIAL
-    for _ in range(40):
-        scale.adapt(array(0.0))
-    assert value(scale) == 1.0
+    assert values(1998, INITIAL, False) == (INITIAL, 1999)
+    assert values(1999, INITIAL, False) == (2 * INITIAL, 2000)
+    assert values(3999, INITIAL, False) == (2 * INITIAL, 4000)
+    assert values(1999, INITIAL, True) == (INITIAL / 2, 0)
+    assert values(7, 1.0, True) == (1.0, 0)

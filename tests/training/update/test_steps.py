@@ -43,7 +43,7 @@ from training.config.schedule import OptimizerOptions
 from training.loop import Updates, fit
 from training.update.classify_step import ClassifyStep, EpochCounts, SoftTargets
 from training.update.face_step import FaceStep, Teacher
-from training.update.gradients import FiniteGuard, NonFiniteError
+from training.update.gradients import FiniteGuard
 from training.update.optimizer import BackboneOptimizer
 
 SIDE, EMBEDDING = 32, 32
@@ -252,7 +252,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(is_last: bool, monkeypatch) -> N
     finish, current = step._guard.finish, lambda: parts.append(step._stopwatch.current)
     monkeypatch.setattr(step._guard, "finish", lambda: current() or finish())
     step.classifier.parameters["fc_output_weight"].data()[:] = np.nan
-    with pytest.raises(NonFiniteError, match="update 1: the loss is nan"):
+    with pytest.raises(ConfigError, match="update 1: the loss is nan"):
         step(DIGIT_BATCH, 0, 0.1)
         step.finish() if is_last else step(DIGIT_BATCH, 1, 0.1)
     assert parts == [COMMUNICATION] * 2
