@@ -17,7 +17,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import MappingProxyType
 from typing import (
     Any,
     Callable,
@@ -52,8 +51,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(
         self,
         *,
-        foreign: Mapping[str, str] = MappingProxyType({}),
-        synonyms: Mapping[str, str] = MappingProxyType({}),
+        foreign: Mapping[str, str] = {},
+        synonyms: Mapping[str, str] = {},
         **settings: Any,
     ) -> None:
         """Take the arguments of ``argparse.ArgumentParser``, and two tables.
@@ -267,24 +266,11 @@ def positive_integer(text: str) -> int:
     return int(text)
 
 
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a whole number; write it in digits, as in 100"
-        ) from None
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+def number(text: str) -> float:
+    """Convert a finite number."""
+    value = float(text)
     if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a finite number; write it as in 0.1 or 5e-4"
-        )
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
     return value
 
 
@@ -292,20 +278,22 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",")) if text else ()
 
 
-def _margins(text: str) -> tuple[float, float, float]:
-    numbers = [_number(word) for word in _words(text)]
-    if len(numbers) != 3:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not three numbers; write m1,m2,m3, as in 1,0.5,0"
-        )
-    return numbers[0], numbers[1], numbers[2]
+def integers(text: str) -> tuple[int, ...]:
+    """Convert whole numbers with commas between them."""
+    return tuple(map(int, _words(text)))
+
+
+def margins(text: str) -> tuple[float, float, float]:
+    """Convert three numbers with commas between them."""
+    first, second, third = map(number, _words(text))
+    return first, second, third
 
 
 _CONVERTERS: dict[Any, tuple[Callable[[str], Any], str]] = {
     str: (str, "NAME"),
-    int: (_integer, "N"),
-    float: (_number, "X"),
+    int: (int, "N"),
+    float: (number, "X"),
     tuple[str, ...]: (_words, "A,B"),
-    tuple[int, ...]: (lambda text: tuple(map(_integer, _words(text))), "N,N"),
-    tuple[float, float, float]: (_margins, "M1,M2,M3"),
+    tuple[int, ...]: (integers, "N,N"),
+    tuple[float, float, float]: (margins, "M1,M2,M3"),
 }

@@ -51,10 +51,10 @@ class DataError(UserError):
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return ``" (did you mean 'x'?)"`` for the closest choice, or ``""`` if none is close."""
-    by_lower = {choice.lower(): choice for choice in choices}
     # The same word in other letters is closer than any other.
-    close = [by_lower[one] for one in difflib.get_close_matches(word.lower(), by_lower, n=1)]
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    by_lower = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(word.lower(), by_lower, n=1)
+    return f" (did you mean {by_lower[close[0]]!r}?)" if close else ""
 
 
 def launcher_number(names: Iterable[str], default: int) -> int:

@@ -78,9 +78,7 @@ def run_stoppable(main: Callable[[], Optional[int]]) -> NoReturn:
     except Stopped as stopped:
         (number,) = stopped.args
         name = signal.Signals(number).name
-        # Above a progress bar, if a program has imported them.
-        write = sys.modules["tqdm"].tqdm.write if "tqdm" in sys.modules else print
-        write(f"stopped by {name}: no unfinished file is left behind", file=sys.stderr)
+        print(f"stopped by {name}: no unfinished file is left behind", file=sys.stderr)
         sys.stdout.flush()
         # Not sys.exit, which would wait for the threads.
         os._exit(_SIGNAL_STATUS + number)

@@ -163,7 +163,7 @@ def _as_given(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_recipe_of_optimizer(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Refuse another optimizer with the defaults and presets for SGD, or with ``--momentum``."""
+    """Refuse another optimizer with the defaults and presets for SGD."""
     optimizer = given.get("optimizer", saved.get("optimizer", "sgd"))
     if optimizer == "sgd" or optimizer not in STATES:
         return
@@ -172,11 +172,6 @@ def _check_recipe_of_optimizer(given: Mapping[str, Any], saved: Mapping[str, Any
         raise ConfigError(
             f"--optimizer {optimizer} needs --lr and --wd of its own, as in --lr 1e-3 and --wd 0 "
             "for adam, 0.05 for adamw: defaults and presets are for sgd"
-        )
-    if "momentum" in given:
-        raise ConfigError(
-            f"--momentum {given['momentum']:g} is of sgd and means nothing to "
-            f"--optimizer {optimizer}; leave it out"
         )
 
 
@@ -205,7 +200,10 @@ def check(config: FaceConfig) -> None:
             "--dataset synthetic needs no files"
         )
     if config.dry_run.dry_run:
-        _check_plan(config)
+        if data.num_classes is None:
+            raise ConfigError(
+                "--dry-run reads no data: add --num-classes to say how many identities it has"
+            )
     elif data.dataset == "synthetic":
         if (data.num_images or 0) < (data.num_classes or 0):
             raise ConfigError(
@@ -219,19 +217,3 @@ def check(config: FaceConfig) -> None:
                     f"--rec {folder} does not exist; give the folder that holds train.rec, or add "
                     "--debug to train without data"
                 )
-
-
-def _check_plan(config: FaceConfig) -> None:
-    """Refuse a plan without a number of classes, or of what no GPU has."""
-    if config.data.num_classes is None:
-        raise ConfigError(
-            "--dry-run reads no data: add --num-classes to say how many identities it has"
-        )
-    of_processors = {
-        f"--center-store {config.head.center_store}": config.head.center_store is not None,
-        "--head-dtype bfloat16": config.head.head_dtype == "bfloat16",
-        "--dtype bfloat16": config.backbone.dtype == "bfloat16",
-    }
-    for option, is_given in of_processors.items():
-        if is_given and config.dry_run.gpu:
-            raise ConfigError(f"{option} is for CPUs, and --gpu plans for a GPU; leave one out")

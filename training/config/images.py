@@ -91,6 +91,7 @@ class ExchangeOptions(Options):
         for option, value, fits, store in (
             ("--staleness", self.staleness, self.bound is not None, "dist_ssync"),
             ("--rebalance", self.rebalance, has_groups, "dist_gsync"),
+            ("--data-allocator", self.data_allocator or None, scheme is not None, "dist_sync"),
         ):
             if value is not None and not fits:
                 raise ConfigError(
@@ -184,11 +185,6 @@ def check(config: ImageConfig) -> None:
         raise ConfigError(
             "parallel.launch has started this process next to parameter servers, but --kv-store is "
             f"{HOROVOD}; give one of {', '.join(SCHEMES)}, or start it with horovodrun"
-        )
-    elif chosen.data_allocator:
-        raise ConfigError(
-            f"--data-allocator {chosen.data_allocator} goes with parameter servers, not with "
-            f"--kv-store {HOROVOD}; leave it out"
         )
 
 

@@ -110,9 +110,8 @@ class PlanOptions(Options):
             value = getattr(self, field.name)
             if value != field.default and not self.dry_run:
                 raise ConfigError(
-                    f"{option(field.name)}{'' if value is True else f' {value:.12g}'} goes with "
-                    "--dry-run, which plans a run and starts none; a run has the ranks that its "
-                    "launcher starts, as in horovodrun -np 8, and the GPUs of its hosts"
+                    f"{option(field.name)} goes with --dry-run, which plans a run; a run has the "
+                    "ranks that its launcher starts, as in horovodrun -np 8"
                 )
 
 

@@ -42,6 +42,7 @@ class FaceStep(Step):
         optimizer: BackboneOptimizer,
         center_lr_factor: float,
         *,
+        teacher: Optional[Teacher] = None,
         stopwatch: Optional[Stopwatch] = None,
         guard: Optional[FiniteGuard] = None,
     ) -> None:
@@ -55,10 +56,7 @@ class FaceStep(Step):
         self._stopwatch = stopwatch or Stopwatch()
         self._guard = guard or FiniteGuard()
         self._upload = Uploads(backbone.context)
-        self._teacher: Optional[Teacher] = None
-
-    def learn_from(self, teacher: Teacher) -> None:
-        """Add the distance from a teacher's embeddings to the loss."""
+        # Its part is added to the loss.
         self._teacher = teacher
 
     @override
