@@ -192,14 +192,6 @@ def test_a_queued_call_comes_between_the_operators_before_and_behind_it() -> Non
     assert np.array_equal(sums.asnumpy(), np.full(size, expected, np.float32))
 
 
-def test_an_array_of_values() -> None:
-    copied = ndarray.array_of(np.array([True, False]))
-    assert copied.dtype == np.float32 and copied.asnumpy().tolist() == [1.0, 0.0]
-    large = ndarray.array_of(np.array([2**40 + 1]), np.int64)
-    assert large.dtype == np.int64 and large.asnumpy().tolist() == [2**40 + 1]
-    assert ndarray.memory(large).tolist() == [2**40 + 1]
-
-
 def test_addresses_are_given_when_all_operators_have_run() -> None:
     size = 1 << 22
     arrays = [mx.nd.zeros(size) for _ in range(3)]
@@ -227,7 +219,7 @@ def test_the_driver_describes_the_gpus_and_versions(tmp_path) -> None:
     assert installed.gpus(absent) == []
     assert installed.driver_version(path) == 11040
     assert installed.driver_version(absent) is None
-    # By the call that CUDA 11.4 has brought, slices of a GPU have UUIDs of their own.
+    # By the call of CUDA 11.4, slices of a GPU have UUIDs of their own.
     assert installed.CudaDriver(path).identity(1) == bytes([41] * 16)
     assert installed.CudaDriver(stub(tmp_path, 0, 1, "-DSLICES")).identity(1) == bytes([42] * 16)
 
@@ -243,10 +235,7 @@ def test_a_driver_that_fails(tmp_path) -> None:
 
 @pytest.mark.parametrize(("package", "cuda", "runs", "does_not"), [
     ("mxnet-cu101", (10, 1), [(3, 0), (5, 0), (6, 0), (7, 0), (7, 5)], [(8, 0)]),
-    ("mxnet-cu102", (10, 2), [(7, 5)], [(8, 0)]),
     ("mxnet-cu110", (11, 0), [(5, 0), (6, 0), (7, 0), (8, 0), (8, 9)], [(3, 5)]),
-    ("mxnet-cu111", (11, 1), [(8, 6)], [(3, 5)]),
-    ("mxnet-cu112", (11, 2), [(7, 5)], [(3, 5)]),
     ("mxnet-cu117", (11, 7), [(8, 9)], [(9, 0), (12, 0)]),
     ("mxnet", None, [], []),
 ])  # fmt: skip
@@ -260,7 +249,6 @@ def test_which_package_has_code_for_a_gpu(package, cuda, runs, does_not) -> None
 @pytest.mark.parametrize(("driver", "cuda", "is_too_old"), [
     (10010, 10020, True),
     (10020, 10020, False),
-    (10020, 11000, True),
     # From 11 on, an older driver of the same major version is enough.
     (11000, 11070, False),
     (12000, 11070, False),
@@ -295,15 +283,12 @@ def test_ranks_take_the_gpus_of_their_numbers_or_the_only_one(monkeypatch) -> No
     assert chosen(monkeypatch, [[7, 8]] * 2, "float16") == [mx.gpu(0), mx.gpu(1)]
     # With or without CUDA_VISIBLE_DEVICES: a container has no such variable.
     assert chosen(monkeypatch, [[7], [8], [9]]) == [mx.gpu(0)] * 3
-    assert chosen(monkeypatch, [[7, 8], [9]]) == [mx.gpu(0)] * 2
     for dtype in ("float32", "bfloat16"):
         assert chosen(monkeypatch, [[], []], dtype) == [mx.cpu()] * 2
 
 
 @pytest.mark.parametrize(("seen", "dtype", "message"), [
     ([[7], [8], [7]], "float32", f"ranks 0 and 2 would share GPU-{uuid.UUID(int=7)};"),
-    ([[7, 8], [9, 7], [7, 7, 7]], "float32", "ranks 0 and 1 would share GPU-"),
-    ([[7], [], [9]], "float32", "rank 1 sees no GPU, but rank 0 does; "),
     ([[], [], [9]], "float32", "rank 0 sees no GPU, but rank 2 does; "),
     ([[], []], "float16", "--dtype float16 needs a GPU"),
     ([[7], [8]], "bfloat16", "--dtype bfloat16 is for CPUs: MXNet has no bfloat16 on a GPU"),
@@ -351,10 +336,3 @@ def test_an_upload_does_not_wait_for_the_one_before() -> None:
         copies.append(upload(values))
         assert stall.waiting.startswith("runtime/devices.py:")
     assert len({copy.context for copy in copies}) == 1
-
-
-def test_only_the_first_cpu_context_is_the_host() -> None:
-    assert devices.is_host(mx.cpu()) and devices.is_host(mx.cpu(0))
-    # MXNet has device 1 of the processor, too; the tests of the device path rely on it.
-    assert not devices.is_host(mx.cpu(1))
-    assert not devices.is_host(mx.gpu(0))

@@ -67,7 +67,7 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("threads", "gpus", "cycle"), [
-    ("1", False, "2"), ("2", False, "2"), ("3", False, None), ("2", True, "1"), ("3", True, "1"),
+    ("2", False, "2"), ("3", False, None), ("2", True, "1"),
 ])  # fmt: skip
 def test_horovods_cycles_and_buffers(monkeypatch, threads, gpus, cycle) -> None:
     """It polls less often where few threads compute; a buffer for large arrays is for GPUs."""
@@ -81,7 +81,6 @@ def test_horovods_cycles_and_buffers(monkeypatch, threads, gpus, cycle) -> None:
 @pytest.mark.parametrize(("package", "visible", "for_gpus"), [
     ("mxnet_cu112-1.9.1", None, True),
     ("mxnet_cu112-1.9.1", "1,3", True),
-    ("mxnet_cu112-1.9.1", "", False),
     ("mxnet_cu112-1.9.1", "-1", False),
     ("mxnet-1.9.1", "0", False),
     (None, None, False),
@@ -117,7 +116,6 @@ def test_the_printed_lines_give_a_shell_the_same_values() -> None:
     (environment.prepare_stall_check, 7200, STALL, ["60", "0"]),
     (environment.prepare_opencv, 99, OPENCV, ["99", "OFF", "sse42"]),
     (environment.prepare_threads, 3, ("OMP_NUM_THREADS",), ["5"]),
-    (environment.prepare_threads, 17, ("OMP_NUM_THREADS",), ["1"]),
 ])  # fmt: skip
 def test_libraries_get_variables_that_the_user_has_not_set(prepare, argument, names, expected):
     for name in names:
@@ -127,14 +125,6 @@ def test_libraries_get_variables_that_the_user_has_not_set(prepare, argument, na
     os.environ.update(dict.fromkeys(names, "7"))
     prepare(argument)
     assert [os.environ[name] for name in names] == ["7"] * len(names)
-
-
-def test_a_variable_is_unset_within_the_context_alone() -> None:
-    os.environ["DMLC_ROLE"] = "server"
-    with pytest.raises(KeyError), environment.without("DMLC_ROLE"):
-        assert "DMLC_ROLE" not in environment.variables()
-        raise KeyError
-    assert environment.variables()["DMLC_ROLE"] == "server"
 
 
 def test_packages_are_left_out_within_the_context_alone(tmp_path, monkeypatch) -> None:
@@ -159,15 +149,12 @@ def test_a_launched_rank_draws_a_bar_only_if_run_sh_has_a_terminal(variables, al
 
 @pytest.mark.parametrize(("tiles", "vectors", "avx512", "limit", "unit", "block"), [
     (True, True, True, None, TILES, 16),
-    (True, True, True, "AVX512_CORE_AMX", TILES, 16),
     # For oneDNN that is all but the tiles, and so is what it does not know.
     (True, True, True, "ALL", VECTORS, 16),
-    (True, True, True, "AVX512_CORE_BF16", VECTORS, 16),
     (True, True, True, "AVX512_CORE_VNNI", None, 16),
     (True, True, True, "AVX2", None, 8),
-    (False, True, True, None, VECTORS, 16),
     (False, True, True, "AVX512_CORE_AMX", VECTORS, 16),
-    (False, False, True, "AVX512_CORE", None, 16),
+    (False, False, True, None, None, 16),
     (False, False, False, None, None, 8),
 ])  # fmt: skip
 def test_the_unit_and_block_of_bfloat16(
@@ -186,10 +173,8 @@ def test_the_unit_and_block_of_bfloat16(
 
 
 @pytest.mark.parametrize(("given", "is_gpu", "expected"), [
-    ({"OMP_NUM_THREADS": "1"}, False, (1, 1, "1")),
     ({"OMP_NUM_THREADS": "2"}, False, (2, 2, "1")),
     # Two of eight lanes' threads each; twenty do not divide.
-    ({"OMP_NUM_THREADS": "16"}, False, (8, 16, "2")),
     ({"OMP_NUM_THREADS": "20"}, False, (8, 16, "2")),
     # Others set MXNet's threads for a training, where operators follow each other.
     ({"OMP_NUM_THREADS": "3", "MXNET_CPU_WORKER_NTHREADS": "2"}, False, (1, 3, "3")),
@@ -213,9 +198,7 @@ def test_lanes_divide_the_threads(given, is_gpu, expected, monkeypatch) -> None:
 @pytest.mark.parametrize(("files", "expected"), [
     ({"cpu.max": "150000 100000"}, 1.5),
     ({"cpu.max": "max 100000"}, None),
-    ({"cpu.max": ""}, None),
     ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2),
-    ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
     ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "1", "cpu.max": "9 1"}, 9),
 ])  # fmt: skip
 def test_the_quota_of_a_container(tmp_path, files, expected) -> None:
@@ -227,7 +210,7 @@ def test_the_quota_of_a_container(tmp_path, files, expected) -> None:
 
 
 @pytest.mark.parametrize(("bound", "limit", "count"), [
-    (64, 2.0, 2), (64, 1.5, 2), (64, 0.2, 1), (4, 9.0, 4), (4, None, 4),
+    (64, 1.5, 2), (64, 0.2, 1), (4, 9.0, 4), (4, None, 4),
 ])  # fmt: skip
 def test_the_smaller_of_quota_and_binding(monkeypatch, bound, limit, count) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(bound)))
@@ -270,26 +253,15 @@ def test_the_kernel_is_asked_for_the_tiles_and_refuses_what_no_processor_has(mon
     library.syscall.assert_called_once_with(158, 0x1023, 18)
 
 
-def test_the_name_of_the_processor(tmp_path) -> None:
-    info = tmp_path / "cpuinfo"
-    info.write_text("processor\t: 0\nmodel name\t: A processor: fast\nmodel name\t: another\n")
-    assert processors.model(info) == "A processor: fast"
-    assert processors.model(tmp_path / "missing") == os.uname().machine
-
-
 @pytest.mark.parametrize(("variables", "words"), [
     ({"PMI_RANK": "1", "PMI_SIZE": "4"}, "PMI_SIZE=4: .* mpirun -np 4 .* env -u PMI_SIZE"),
     ({"PMIX_RANK": "0"}, "PMIX_RANK=0: .* several tasks.* mpirun -np N .* -u PMIX_RANK"),
-    ({"SLURM_NTASKS": "8", "SLURM_PROCID": "3"}, "SLURM_NTASKS=8: .* mpirun -np 8 "),
     ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "8"}, "SLURM_STEP_NUM_TASKS=2"),
     ({"PMIX_RANK": "0", "SLURM_NTASKS": "2"}, "SLURM_NTASKS=2"),
     # A single task, also within an allocation for many, as of an interactive shell.
     ({}, None),
-    ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
-    ({"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "PMIX_RANK": "0"}, None),
     ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"}, None),
     ({"SLURM_NTASKS": "8", "OMPI_COMM_WORLD_RANK": "3", "PMIX_RANK": "3"}, None),
-    ({"SLURM_NTASKS": "8", "HOROVOD_RANK": "3"}, None),
     ({"SLURM_NTASKS": "8", "GROUPING_WORKER": "3"}, None),
 ])  # fmt: skip
 def test_tasks_that_cannot_connect_are_refused(variables: dict[str, str], words) -> None:
@@ -301,12 +273,10 @@ def test_tasks_that_cannot_connect_are_refused(variables: dict[str, str], words)
 @pytest.mark.parametrize(("name", "others", "message"), [
     ("host1", GLOO, "^NIC=eth1: .* name host1, 10.0.0.1, which is not"),
     ("host1", {**GLOO, "NIC": "eth0"}, None),
-    ("host1", {**GLOO, "NIC": ""}, None),
     ("host1", {**GLOO, "HOROVOD_CONTROLLER": "mpi"}, None),
     ("host1", {**GLOO, "HOROVOD_LOCAL_SIZE": "4"}, None),
     ("none", {**GLOO, "HOROVOD_LOCAL_SIZE": "4"}, "^the name of this host, none, has no addr"),
     ("none", {**GLOO, "HOROVOD_SIZE": "1"}, None),
-    ("none", {"HOROVOD_CONTROLLER": "gloo"}, None),
 ])  # fmt: skip
 def test_gloo_needs_an_address_of_the_hosts_name(monkeypatch, name, others, message) -> None:
     def known(name: str) -> str:
@@ -314,11 +284,8 @@ def test_gloo_needs_an_address_of_the_hosts_name(monkeypatch, name, others, mess
             raise OSError("Name or service not known")
         return "10.0.0.1"
 
-    addresses = {"eth0": ["10.0.0.1"], "eth1": ["10.1.0.1", "fe80::1"]}
-    interfaces = {
-        interface: [SimpleNamespace(address=one) for one in found]
-        for interface, found in addresses.items()
-    }
+    addresses = {"eth0": "10.0.0.1", "eth1": "10.1.0.1"}
+    interfaces = {name: [SimpleNamespace(address=one)] for name, one in addresses.items()}
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: interfaces)
     monkeypatch.setattr(socket, "gethostname", lambda: name)
     monkeypatch.setattr(socket, "gethostbyname", known)
