@@ -53,12 +53,10 @@ def test_files_appear_together_or_not_at_all(tmp_path: Path, monkeypatch) -> Non
     assert parts == [".a.RANDOM.part", ".b.RANDOM.part", "a"]
 
 
-@pytest.mark.parametrize("size", [1 << 17, 1 << 22])
-def test_a_full_disk_leaves_what_was_there(full_disk: None, tmp_path: Path, size: int) -> None:
-    """Whether the buffer is written in between or only at the end."""
+def test_a_full_disk_leaves_what_was_there(full_disk: None, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"old")
     with pytest.raises(OSError) as caught:
-        files.write_atomically(tmp_path / "a", bytes(size))
+        files.write_atomically(tmp_path / "a", bytes(1 << 17))
     assert caught.value.errno == errno.EFBIG
     assert names(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"old"
 
@@ -99,23 +97,6 @@ def test_what_ends_early_leaves_nothing_of_threads(tmp_path: Path) -> None:
             raise KeyboardInterrupt
         writer.result()
     assert not names(tmp_path)
-
-
-def test_a_file_that_comes_while_the_others_are_removed_goes_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A thread that was opening it may be that late; the folder is then not empty."""
-    rmdir, late = os.rmdir, ["a", "b"]
-
-    def lose(path, **options) -> None:
-        if late:
-            Path(path, late.pop()).touch()
-        rmdir(path, **options)
-
-    monkeypatch.setattr(os, "rmdir", lose)
-    with pytest.raises(KeyboardInterrupt), files.new_folder(tmp_path / "out"):
-        raise KeyboardInterrupt
-    assert not late and not names(tmp_path)
 
 
 @pytest.mark.parametrize(("name", "target"), [
@@ -170,11 +151,9 @@ def test_a_file_is_read_through_a_link_unless_it_is_too_large(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("content", [
-    "a é\n\nb\n".encode(),
     "a é\n\nb".encode(),
     "\ufeffa é\r\n\r\nb\r\n".encode(),
     "a é\r\rb\r".encode(),
-    "a é\r\n\r\nb".encode("utf-16"),
     "\ufeffa é\n\nb\n".encode("utf-16-be"),
 ])  # fmt: skip
 def test_lines_of_any_system(tmp_path: Path, content: bytes) -> None:
@@ -193,7 +172,7 @@ def test_what_is_not_text_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "odd").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "binary").write_bytes(b"\xff\xd8\xff\0\x10")
-    for name in ("pipe", "odd", "binary", "nowhere", "."):
+    for name in ("pipe", "odd", "binary", "nowhere"):
         with pytest.raises(DataError, match="cannot be read as a list of pairs: "):
             files.read_lines(tmp_path / name, "a list of pairs", errors="surrogateescape")
 
@@ -256,9 +235,6 @@ def test_a_folder_and_its_lock_have_to_stay_where_they_are(tmp_path: Path) -> No
     held.check()
     root.rename(moved)
     refuse()
-    root.mkdir()
-    refuse()
-    root.rmdir()
     root.symlink_to(tmp_path)
     refuse()
     root.unlink()
