@@ -71,8 +71,6 @@ class Gpu(NamedTuple):
 
     name: str
     capability: tuple[int, int]
-    memory: int
-    """Bytes."""
 
     def runs(self, package: str) -> Optional[bool]:
         """Whether the package has machine code for this GPU; None if that is not known."""
@@ -100,14 +98,12 @@ class CudaDriver:
         return self._number("cuDeviceGetCount")
 
     def describe(self, index: int) -> Gpu:
-        """Name, compute capability and memory of a GPU."""
-        device = self._number("cuDeviceGet", index)
-        name, memory = ctypes.create_string_buffer(256), ctypes.c_size_t()
+        """Name and compute capability of a GPU."""
+        device, name = self._number("cuDeviceGet", index), ctypes.create_string_buffer(256)
         self._call("cuDeviceGetName", name, len(name), device)
-        self._call("cuDeviceTotalMem_v2", ctypes.byref(memory), device)
         keys = _MAJOR, _MINOR
         major, minor = (self._number("cuDeviceGetAttribute", key, device) for key in keys)
-        return Gpu(name.value.decode(errors="replace"), (major, minor), memory.value)
+        return Gpu(name.value.decode(errors="replace"), (major, minor))
 
     def identity(self, index: int) -> bytes:
         """Return the UUID of a GPU, which no other has, on no host."""

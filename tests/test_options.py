@@ -102,7 +102,8 @@ AUGMENTATIONS = {
 BOTH: list[Row] = [
     ("--threads 3", 3, "Prefetcher.threads"),
     ("--momentum 0.75", 0.75, "rules.update_on_host.momentum"),
-    ("--wd 0.003", 0.003, lambda seen: max(seen.values("rules.update_on_host.wds")[0])),
+    ("--wd 0.003", 0.003,
+     lambda seen: max(one.wd for one in seen.values("rules.update_on_host.trained")[0])),
     ("--clip-norm 0.75", 0.75, "optimizer.clip.max_norm"),
     ("--resume never", "never", "resume.find.resume"),
     ("--stall-timeout 321", 321, "environment.prepare_stall_check.seconds", "Watchdog.seconds"),

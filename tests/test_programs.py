@@ -26,7 +26,6 @@ from tests.support.alone import assert_one_line, metrics, run_alone, trained
 from tests.support.foreign_records import im2rec, write_records
 from tests.support.job import Started, holder
 from tests.support.launch import finish, ranks
-from training.checkpoint.reader import Checkpoint
 from training.update.classify_step import ClassifyStep
 
 MEMORY = ("--dataset", "100w", "--num-classes", 20, "--batch-size", 4)
@@ -42,12 +41,6 @@ def faces(tmp_path_factory):
     images = np.array(target.images, object).reshape(-1, 2)[::10].ravel()
     write_bin(folder / "unseen.bin", list(images), [bool(same) for same in target.same[::10]])
     return folder
-
-
-def test_a_mistake_is_one_line():
-    command = (sys.executable, "train.py", "--dataset", "synthetic", "--loss", "cosfase")
-    wrong = finish(*command, status=2)
-    assert_one_line(wrong, "cosfase", "did you mean 'cosface'?")
 
 
 @pytest.mark.launcher
@@ -93,15 +86,6 @@ def test_an_update_of_a_published_network(tmp_path):
     for name, values in before.items():
         assert np.isfinite(after[name]).all(), name
         assert not name.endswith("_weight") or (after[name] != values).any(), name
-
-
-def test_a_run_does_not_go_on_with_another_output(tmp_path):
-    made = (*TINY, "--models-root", tmp_path, "--max-update", 1, "--net-output")
-    trained(train, *made, "E")
-    before = (tmp_path / "model-0000.params").read_bytes()
-    result = run_alone(train, *made, "FC")
-    assert_one_line(result, "--net-output E there and FC here", "--models-root", "--resume never")
-    assert (tmp_path / "model-0000.params").read_bytes() == before
 
 
 @pytest.mark.thorough
@@ -204,23 +188,6 @@ def test_three_ranks_count_every_validation_image_once(tmp_path):
     assert metrics(models, "total", **OF) == [20, 20]
     assert result.stdout.count("4 of 24 images to validate on cannot be read") == 2
     assert json.loads((models / "config.json").read_text())["epochs"] == 2
-
-
-def test_momentum_goes_on(tmp_path):
-    """Where the learning rate has become nothing, weights move by what momentum is left."""
-    options = (*SMALL, 64, "--wd", 0, "--lr-schedule", "poly", "--models-root", tmp_path)
-    trained(classify, *options, "--epochs", 1)
-    trained(classify, *options, "--epochs", 2, "--resume", "--lr=1e-30")
-    before, after = (Checkpoint(tmp_path / f"checkpoints/update-{update:08d}") for update in (2, 4))
-    for name in ("conv1_weight", "fc1_weight"):
-        weights = before.replicated(f"classifier/{name}"), after.replicated(f"classifier/{name}")
-        momentum = before.replicated(f"optimizer/{name}.0")
-        assert np.abs(momentum).max() > 0
-        np.testing.assert_allclose(
-            weights[1] - weights[0], (0.9 + 0.9**2) * momentum, rtol=1e-3, atol=1e-7
-        )
-    others = run_alone(classify, *options, "--epochs", 3, "--seed", 2)
-    assert_one_line(others, "was trained on other images: 64 images there, 64 here", "--resume any")
 
 
 @pytest.mark.thorough

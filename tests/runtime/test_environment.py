@@ -241,18 +241,6 @@ def test_what_the_processors_flags_say(flags, tiles, avx512, vectors, tmp_path, 
         assert ("DNNL_MAX_CPU_ISA" in environment.settings()) == (tiles and status == 0)
 
 
-def test_the_kernel_is_asked_for_the_tiles_and_refuses_what_no_processor_has(monkeypatch) -> None:
-    """Feature 63 does not exist, on a kernel that knows tiles or not."""
-    with monkeypatch.context() as patch:
-        patch.setattr(processors, "_TILE_DATA", 63)
-        assert processors._request_tiles_from_kernel() == -1
-    library = Mock()
-    library.syscall.return_value = 0
-    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: library)
-    assert processors._request_tiles_from_kernel() == 0
-    library.syscall.assert_called_once_with(158, 0x1023, 18)
-
-
 @pytest.mark.parametrize(("variables", "words"), [
     ({"PMI_RANK": "1", "PMI_SIZE": "4"}, "PMI_SIZE=4: .* mpirun -np 4 .* env -u PMI_SIZE"),
     ({"PMIX_RANK": "0"}, "PMIX_RANK=0: .* several tasks.* mpirun -np N .* -u PMIX_RANK"),

@@ -13,19 +13,6 @@ from tests.support.typed import replaced
 from training.config import faces, images
 
 FOREIGN = {"--gpu*": "set CUDA_VISIBLE_DEVICES", "-es": "leave it out", "configs/*": "not read"}
-COUNT, POSITIVE_COUNT, ABOVE_0 = ([0], [-1]), ([1], [0]), ([1e-9], [0.0])
-SHARE, NOT_NEGATIVE = ([0.0, 1.0], [-0.01, 1.01]), ([0.0], [-1e-6])
-PART = ([1e-9, 1.0], [0.0, 1.01])
-GOES_WITH: dict[str, dict[str, Any]] = {
-    "lr_factor": {"lr_schedule": "step"},
-    "max_update": {"epochs": None},
-    "world_size": {"dry_run": True, "num_classes": 9},
-    "memory": {"dry_run": True, "num_classes": 9},
-    "teacher_weight": {"teacher": "m,0"},
-    "staleness": {"kv_store": "dist_ssync"},
-    "rebalance": {"kv_store": "dist_gsync"},
-    "data_allocator": {"kv_store": "dist_sync"},
-}
 ADAM = "--dataset synthetic --optimizer adam --lr 1e-3 --wd 0"
 
 
@@ -80,60 +67,27 @@ def test_options_of_other_programs_are_answered_before_required_ones(parser: Par
     assert found.model == "configs/a" and found.command == ["python", "--gpus", "0"]
 
 
-def ranges(names: str, values: Any) -> dict[str, Any]:
-    return dict.fromkeys(names.split(), values)
-
-
-SHARED = {
-    **ranges("num_images epochs frequent stall_timeout batch_size world_size", POSITIVE_COUNT),
-    **ranges("threads keep max_bad_records", COUNT),
-    **ranges("clip_norm lr lr_power", ABOVE_0),
-    "wd": NOT_NEGATIVE,
-    "lr_factor": PART,
-    "num_classes": ([2], [1]),
-    "momentum": ([0.0, 0.999], [-0.001, 1.0]),
-    "seed": ([0, 2**32 - 1], [-1, 2**32]),
-}
-FACES = {
-    **SHARED,
-    **ranges("color_jitter cutout jpeg_compression low_resolution blur gray", SHARE),
-    **ranges("embedding_size accumulate max_update verbose", POSITIVE_COUNT),
-    **ranges("min_images warmup save_interval", COUNT),
-    **ranges("scale center_lr center_memory memory", ABOVE_0),
-    **ranges("filter_threshold sample_ratio", PART),
-    **ranges("class_balance teacher_weight", NOT_NEGATIVE),
-}
-CLASSIFIERS = {
-    **SHARED,
-    **ranges("rebalance num_examples eval_frequency", POSITIVE_COUNT),
-    **ranges("staleness save_frequency", COUNT),
-    **ranges("warmup_epochs mixup", NOT_NEGATIVE),
-    "gradient_predivide_factor": ABOVE_0,
-    "image_size": ([8], [7]),
-    "label_smoothing": ([0.0, 0.999], [-0.01, 1.0]),
-    "data_allocator": ([0, 1], [-1, 2]),
-}
-
-
-@pytest.mark.parametrize(
-    ("program", "ranges"), [(faces, FACES), (images, CLASSIFIERS)], ids=["faces", "images"]
-)
-def test_the_ends_of_every_range(
-    program: Any, ranges: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("m-0000.params").touch()
+@pytest.mark.parametrize(("program", "name", "allowed", "refused"), [
+    (faces, "batch_size", [1], [0]), (faces, "keep", [0], [-1]), (faces, "lr", [1e-9], [0.0]),
+    (faces, "sample_ratio", [1e-9, 1.0], [0.0, 1.01]), (faces, "gray", [0.0, 1.0], [-0.01, 1.01]),
+    (faces, "momentum", [0.0, 0.999], [-0.001, 1.0]), (faces, "seed", [0, 2**32 - 1], [-1, 2**32]),
+    (images, "label_smoothing", [0.0, 0.999], [-0.01, 1.0]), (images, "mixup", [0.0], [-1e-6]),
+    (images, "image_size", [8], [7]),
+])  # fmt: skip
+def test_the_ends_of_a_range(program: Any, name: str, allowed: list, refused: list) -> None:
     plain = program.resolve({"dataset": "synthetic"})
-    fields = [field for group in options.groups(plain) for field in dataclasses.fields(group)]
-    assert {field.name for field in fields if "range" in field.metadata} == set(ranges)
-    assert len({field.name for field in fields}) == len(fields)
-    for name, (allowed, refused) in ranges.items():
-        needed = GOES_WITH.get(name, {})
-        for value in allowed:
-            options.check(replaced(plain, **{name: value, **needed}))
-        for value in refused:
-            with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')} .* must "):
-                options.check(replaced(plain, **{name: value, **needed}))
+    for value in allowed:
+        options.check(replaced(plain, **{name: value}))
+    for value in refused:
+        with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')} .* must "):
+            options.check(replaced(plain, **{name: value}))
+
+
+@pytest.mark.parametrize("program", [faces, images])
+def test_no_two_groups_have_an_option_of_one_name(program: Any) -> None:
+    groups = options.groups(program.resolve({"dataset": "synthetic"}))
+    names = [field.name for group in groups for field in dataclasses.fields(group)]
+    assert len({*names}) == len(names)
 
 
 def test_the_help_lists_the_names_of_a_choice(capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,17 +141,14 @@ def saved_by(program: Any, folder: Path, line: str) -> list[str]:
     (faces, "--dataset synthetic", "--max-update 20"),
     (faces, "--dataset synthetic", "--loss arcface"),
     (faces, "--dataset synthetic --loss arcface --seed 7", "--margins 1,0.3,0"),
-    (faces, "--dataset synthetic --loss adaface", "--color-jitter 0.5"),
     (faces, "--dataset synthetic --margins 1,0.3,0.2 --center-lr 0.3", "--lr 0.3"),
     (faces, "--dataset synthetic", "--models-root other --network r18"),
     (faces, "--dataset synthetic", "--optimizer adam --lr 1e-3 --wd 0"),
     (faces, ADAM, "--lr 2e-3"),
-    (faces, "--dataset synthetic", "--dataset synthetic"),
     (faces, "--dataset emore --debug --max-update 7 --lr-steps 3,5", "--seed 3"),
     (faces, "--dataset emore --debug --lr-factor 0.5", "--seed 3"),
     (faces, "--rec . --epochs 3 --models-root m", "--seed 3"),
     (images, "--dataset synthetic", "--lr-schedule step --lr-steps 2,3"),
-    (images, "--dataset synthetic", "--dataset synthetic"),
     (images, "--dataset synthetic", "--epochs 9 --models-root other"),
     (images, "--dataset imagenet --data-dir d --mixup 0.2 --no-lr-scaling", "--lr-power 1"),
     (images, "--dataset imagenet_steps --data-dir d --lr-factor 0.94", "--seed 3"),
@@ -226,19 +177,15 @@ def test_words_that_contradict_a_saved_configuration(program, line, more, messag
     (None, ["cannot be read (No such file"]),
     ("{", ["is no table in JSON"]),
     ("[" * 100_000, ["is no table in JSON"]),
-    ("[1]", ["is no table in JSON"]),
     ('{"los": "arcface"}', ["'los'", "did you mean 'loss'?", "take it out"]),
     ('{"lr": "fast"}', ["--lr: invalid number value: 'fast'"]),
     ('{"lr": NaN}', ["--lr: 'nan'"]),
-    ('{"epochs": 1.5}', ["--epochs: invalid int value: '1.5'"]),
     ('{"epochs": true}', ["--epochs: expected one argument"]),
     ('{"epochs": false}', ["--epochs: invalid int value: 'False'"]),
     ('{"debug": 1}', ["--debug: ignored explicit argument '1'"]),
     ('{"margins": [1, 0]}', ["--margins: invalid margins value: '1,0'"]),
     ('{"lr_steps": [1, "two"]}', ["--lr-steps: invalid integers value: '1,two'"]),
     ('{"dataset": "synthetic", "lr": -1}', ["--lr -1 must be above 0"]),
-    ('{"dataset": "synthetic", "loss": "arcfase"}', ["--loss 'arcfase'", "did you mean"]),
-    ('{"dataset": "sintetic"}', ["--dataset 'sintetic'"]),
 ], ids=str)  # fmt: skip
 def test_mistakes_in_a_saved_configuration_are_one_line(content, parts, tmp_path) -> None:
     file = tmp_path / "config.json"

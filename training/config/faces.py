@@ -63,11 +63,6 @@ class TeacherOptions(Options):
     def check(self) -> None:
         if self.teacher is not None:
             check_checkpoint("teacher", self.teacher)
-        elif self.teacher_weight != 1.0:
-            raise ConfigError(
-                f"--teacher-weight {self.teacher_weight:g} goes with --teacher PREFIX,EPOCH; give "
-                "both or none"
-            )
 
 
 @dataclass(frozen=True)

@@ -213,17 +213,11 @@ class PlainUpdates:
 
     def apply(self, lr: float, reduced: Reduced) -> None:
         """Update the parameters by their gradients."""
-        options = self._options
         self._count += 1
-        _, weights, gradients, states, wds = zip(*self._trained)
         with mx.engine.bulk(0 if self._is_on_host else rules.BULK_SIZE):
-            if options.clip_norm is not None:
-                clip(gradients, options.clip_norm)
-            if self._is_on_host and options.optimizer == "sgd" and options.momentum:
-                momenta = [momentum for (momentum,) in states]
-                rules.update_on_host(weights, gradients, momenta, wds, lr, options.momentum)
-            else:
-                rules.update(options, self._trained, lr, self._count)
+            if self._options.clip_norm is not None:
+                clip([one.gradient for one in self._trained], self._options.clip_norm)
+            rules.update(self._options, self._trained, lr, self._count)
 
     def memory(self) -> Iterator[tuple[str, list[Any]]]:
         """The NDArrays that are remembered of each parameter, which may be written into."""

@@ -59,10 +59,14 @@ def num_states(options: OptimizerOptions) -> int:
 
 
 def update(options: OptimizerOptions, trained: Sequence[Trained], lr: float, count: int) -> None:
-    """Update weights and states in place; queued.
+    """Update weights and states in place; queued, but for SGD with momentum on the host.
 
     ``count`` is the number of updates, this one included.
     """
+    on_host = is_host(trained[0].weight.context)
+    if options.optimizer == "sgd" and options.momentum and on_host:
+        update_on_host(trained, lr, options.momentum)
+        return
     if options.optimizer == "sgd":
         for start in range(0, len(trained), _AT_ONCE):
             _update_by_sgd(trained[start : start + _AT_ONCE], lr, options.momentum)
@@ -72,7 +76,7 @@ def update(options: OptimizerOptions, trained: Sequence[Trained], lr: float, cou
         rates = {"lr": lr * correction, **_MOMENTS, "out": weight}
         if options.optimizer == "adam":
             mx.nd.adam_update(weight, gradient, *states, wd=wd, **rates)
-        elif is_host(weight.context):
+        elif on_host:
             decay = {"eta": 1.0, "wd": lr * wd}
             mx.nd.contrib.adamw_update(weight, gradient, *states, 1.0, **decay, **rates)
         else:
@@ -123,20 +127,15 @@ def _bias_correction(count: Any) -> Any:
     return mx.nd.sqrt(second) / first
 
 
-def update_on_host(
-    weights: Sequence[Any],
-    gradients: Sequence[Any],
-    momenta: Sequence[Any],
-    wds: Sequence[float],
-    lr: float,
-    momentum: float,
-) -> None:
+def update_on_host(trained: Sequence[Trained], lr: float, momentum: float) -> None:
     """Update weights and momenta in place, by SGD in one pass.
 
     ``momentum = μ · momentum - lr · (gradient + wd · weight)``, which is added to the weight. All
     are float32, contiguous, in the memory of the CPU. The update is not queued: it waits for the
     gradients and is done when it returns.
     """
+    _, weights, gradients, states, wds = zip(*trained)
+    momenta = [array for (array,) in states]
     found = np.array(addresses([*weights, *gradients, *momenta]), np.uintp).reshape(3, -1)
     rates = np.array([[lr] * len(wds), wds], np.float32)
     common = np.array([momentum, 1.0], np.float32)

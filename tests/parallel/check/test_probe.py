@@ -34,7 +34,7 @@ from tests.support.processes import listeners
 
 ROOT = Path(__file__).resolve().parents[3]
 KEY = bytes(range(32))
-T4, H100 = Gpu("Tesla T4", (7, 5), 15 << 30), Gpu("H100", (9, 0), 80 << 30)
+T4, H100 = Gpu("Tesla T4", (7, 5)), Gpu("H100", (9, 0))
 
 
 def wrong_of(check: Iterator[str]) -> list[str]:

@@ -58,8 +58,7 @@ def test_the_text_has_the_rows_of_the_table() -> None:
     assert row("together", plan["memory"]["bytes"]) in text
     assert row("checkpoint_bytes, on the host", plan["memory"]["checkpoint_bytes"]) in text
     assert "device: cpu\n" in text and "not_counted: nothing\n" in text
-    for size, readable in ((1023, "1023.0 B"), (1024, "1.0 KiB"), (2**51, "2048.0 TiB")):
-        assert row("", size).split() == [*readable.split(), f"{size:,}"]
+    assert row("", 2**51).split() == ["2048.0", "TiB", f"{2**51:,}"]
     text = face_plans.describe(faces.parse("--dry-run --dataset 100w --network tiny --gpu".split()))
     assert "updates" not in text and "most_classes" not in text and "device: gpu\n" in text
 
@@ -156,7 +155,6 @@ def test_the_smallest_runs() -> None:
     assert planned(f"{plain} 10")["updates"] is None
     with pytest.raises(ConfigError, match="--world-size 11 .* use at most 10 ranks"):
         planned(f"{plain} 11")
-    assert planned(f"{plain} 2 --num-images 128")["updates_per_epoch"] == 1
     assert planned(f"{plain} 2 --num-images 127")["updates"] == 0
 
 
@@ -209,10 +207,8 @@ def test_a_plan_for_programs_has_the_names_that_are_documented(tmp_path: Path) -
 @pytest.mark.parametrize(("line", "identities", "ranks", "batch_size", "published"), [
     # README of InsightFace's recognition/partial_fc, MXNet on RTX 2080 Ti, in MiB.
     (R50, 1_000_000, 8, 128, 8_100),
-    (R50, 10_000_000, 64, 64, 6_722),
     # README of Oneflow-Inc/DLPerf, MxNet/InsightFace/PartailFC: the largest on V100 of 16 GB.
     (f"{R100} float32", 85_742, 1, 112, V100),
-    (f"{R100} float32", 360_232, 8, 96, V100),
     (f"{R100} float16", 12_000_000, 8, 64, V100),
 ])  # fmt: skip
 def test_what_was_published(line, identities, ranks, batch_size, published) -> None:
@@ -257,12 +253,3 @@ def test_memory_and_collectives_of_a_classifier(line: str) -> None:
         assert halves["collectives"][0]["bytes"] == 2 * trained
         float16 = plan_of_images("--dtype float16")
         assert float16["collectives"][0]["bytes"] == 2 * trained
-
-
-def test_facts_of_a_classifier() -> None:
-    found = plan_of_images()
-    assert (found["version"], found["device"], found["num_classes"]) == (2, "cpu", 10)
-    assert (found["ranks"], found["batch_size"], found["num_images"]) == (2, 50, 10_000)
-    assert (found["updates_per_epoch"], found["updates"]) == (100, 200)
-    assert {*found, *found["memory"]} <= DOCUMENTED
-    assert "num_images: 10,000\n" in image_plans.describe(config())

@@ -17,7 +17,7 @@ from tests.support.thread_world import run_ranks
 from tests.training.checkpoint.test_resume import Run
 from training.checkpoint.reader import Checkpoint
 from training.config.faces import FaceOptimizerOptions
-from training.update.gradients import FiniteGuard, Reduced, clip, device_factor
+from training.update.gradients import FiniteGuard, Reduced, clip
 from training.update.mixed_precision import MixedPrecisionUpdates
 from training.update.optimizer import BackboneOptimizer
 
@@ -55,7 +55,6 @@ def test_gradients_are_shortened_to_the_norm(device) -> None:
     for value, expected in ((0.0, 0.0), (1e18, 1.0), (1e-30, 1e-30)):
         one, others = clipped([[value], [0, 0, 0]], 1.0, device)
         assert one[0] == pytest.approx(expected, rel=1e-6) and not others.any()
-    assert clipped([[1.5e19]] * 4, 2.0, device) == [pytest.approx(1.0, rel=1e-6)] * 4
     for bad in (np.nan, np.inf):
         assert not np.isfinite(clipped([[1.0, bad], [1, 1, 1]], 0.5, device)[0][1])
 
@@ -68,18 +67,6 @@ def test_the_factor_does_not_depend_on_threads() -> None:
         found += clipped(values, 1.0, HOST)
     np.testing.assert_array_equal(*found)
     assert norm_of(found[:1]) == pytest.approx(1, rel=1e-6)
-
-
-def test_the_norm_is_that_without_the_loss_scale() -> None:
-    # A processor, which stands for the device here, squares the first in float16.
-    types = {"conv_weight": "float16", "fc_bias": "float32"}
-    scaled = [
-        mx.nd.array(arrays(3)[name] * 16, dtype=dtype, ctx=DEVICE) for name, dtype in types.items()
-    ]
-    norm = norm_of([array.astype("float32").asnumpy() / 16 for array in scaled])
-    unscale = mx.nd.full((1,), 1 / 16, ctx=DEVICE)
-    assert device_factor(scaled, norm / 4, unscale).asscalar() == pytest.approx(0.25, rel=1e-4)
-    assert device_factor(scaled, norm * 4, unscale).asscalar() == 1
 
 
 def gradients_of(update: int) -> dict[str, np.ndarray]:
@@ -185,7 +172,6 @@ def test_a_skipped_update_leaves_nothing_and_all_ranks_stop_at_it(spoiled, loss,
         assert guard.skipped == 1
         run.train(4)
         assert guard.skipped == 1
-        assert any(np.any(array != before[name]) for name, array in arrays_of(run).items())
         run.step._guard = FiniteGuard("stop", run.saves.finish)
         run.saves.save(4)
         if world.rank == 1:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Optional
 from unittest.mock import Mock
 
@@ -33,7 +30,7 @@ from partial_fc.options import CLASS_MEANS, HeadOptions
 from partial_fc.shard import Shard
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
-from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, Stopwatch
+from runtime.stopwatch import COMMUNICATION, Stopwatch
 from tests.support.alone import run_alone
 from tests.support.thread_world import ThreadWorld, run_ranks
 from training import face_data
@@ -129,21 +126,6 @@ def test_work_is_queued_before_the_last_update_is_judged_and_the_next_sample_is_
     step.finish()
     last = ["queued", COMMUNICATION, "done"]
     assert events == [0, 1, *last, 2, *last, *last, COMMUNICATION]
-
-
-def test_the_parts_of_an_update_are_its_whole_time() -> None:
-    stopwatch = Stopwatch()
-    step = face_step(LoneWorld(), stopwatch, classes=20_000)
-    step(FACE_BATCH, 0, 0.1)
-    mx.nd.waitall()
-    stopwatch.lap()
-    start = time.perf_counter()
-    for update in range(1, 4):
-        step(FACE_BATCH, update, 0.1)
-    mx.nd.waitall()
-    seconds, whole = stopwatch.lap(), time.perf_counter() - start
-    assert seconds[BACKBONE] > 0.02 * whole and seconds[HEAD] > 0.02 * whole
-    assert 0.9 * whole < sum(seconds.values()) <= whole
 
 
 def classify_step(world, contributors=None, **options) -> ClassifyStep:
@@ -369,29 +351,6 @@ def test_centers_are_the_mean_directions_as_long_as_drawn_ones(folder: Path) -> 
     np.testing.assert_allclose(np.linalg.norm(centers, axis=1), drawn.mean(), rtol=0.03)
     several = np.concatenate(run_ranks(3, lambda world: centers_on(world, folder)))
     np.testing.assert_allclose(several, centers, rtol=1e-4, atol=1e-6)
-
-
-def test_a_class_without_readable_images_keeps_its_drawn_center(caplog) -> None:
-    caplog.set_level("INFO")
-
-    def images_of(start: int, stop: int) -> Iterator[Batch]:
-        assert (start, stop) == (3, 5)
-        images = np.zeros((4, 3, 2, 2), np.uint8)
-        images[:, 0, 0, 0] = [3, 0, 5, 9]
-        yield Batch(images, np.array([3, 4, 3, -1]))
-
-    def infer(images: np.ndarray) -> np.ndarray:
-        first = images[:, 0, 0, 0].astype(np.float32) / 4
-        return np.stack([first, 0 * first], axis=1)
-
-    faces = SimpleNamespace(images_of=images_of)
-    means = face_data.class_means(infer, faces, Shard(1, 3, 7), 2, lambda: None)
-    np.testing.assert_array_equal(means, [[2, 0], [0, 0]])
-    assert "means of 3 images of 2 classes" in caplog.text
-    assert "1 classes without a readable image keep random ones" in caplog.text
-    not_finite = np.array([[1, 0], [1, 1], [np.nan, 1], [1, 1]], np.float32)
-    with pytest.raises(DataError, match=r"not finite \(1 of 4\)"):
-        face_data.class_means(lambda _: not_finite, faces, Shard(1, 3, 7), 2, lambda: None)
 
 
 @pytest.mark.thorough
