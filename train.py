@@ -90,9 +90,8 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
     guard, factor = FiniteGuard(config.run.on_nan, run.last_checkpoint), config.center_lr_factor
     saver = ModelSaver(backbone, run.world, run.folder)
     teacher = Teacher.create(config.teacher, backbone, size, run.world)
-    step = FaceStep(
-        backbone, head, optimizer, factor, teacher=teacher, stopwatch=clock, guard=guard
-    )
+    step = FaceStep(backbone, head, optimizer, factor, stopwatch=clock, guard=guard)
+    step.learn_from(teacher)
     status = run.fit(
         step,
         [

@@ -109,11 +109,6 @@ def copy_to_host(array: Any, copy: NDArray[Any]) -> None:
     mx.base.check_call(mx.base._LIB.MXNDArraySyncCopyToCPU(array.handle, address, size))
 
 
-def is_on_host(array: Any) -> bool:
-    """Return True if ``memory`` can view this array, and its numbers are float32."""
-    return devices.is_host(array.context) and bool(array.dtype == np.float32)
-
-
 def _push(call: Any, number: Optional[int], reads: Sequence[Any], writes: Sequence[Any]) -> None:
     """Have the engine call a C function once what was queued before on these arrays has run.
 

@@ -57,7 +57,8 @@ def train(world: World, run: str) -> Arrays:
     sgd = OptimizerOptions(0.9, 5e-4, clip_norm=5.0 if run == "softmax" else None)
     optimizer = BackboneOptimizer(sgd, backbone.parameters, world, dtype="float32")
     taught = Teacher(make_backbone(seed=2).inference(), 20.0, world) if teacher else None
-    step = FaceStep(backbone, head, optimizer, center_lr_factor=2.0, teacher=taught)
+    step = FaceStep(backbone, head, optimizer, center_lr_factor=2.0)
+    step.learn_from(taught)
     generator, losses = np.random.default_rng(1), []
     own = slice(world.rank * BATCH // world.size, (world.rank + 1) * BATCH // world.size)
     for update in range(3):

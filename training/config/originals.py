@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from runtime import options
 from runtime.command_line import hint_for
 from runtime.errors import ConfigError
+from runtime.files import read_text
 
 _PAGE = Path(__file__).parents[2] / "docs/porting.md"
 _TABLE = re.compile(r"<!-- ([a-z. ]+) -->\n\n.*\n\|[-|]+\n((?:\|.*\n)+)")
@@ -34,8 +36,9 @@ def answers(kind: str) -> dict[str, str]:
 
     Without the page there are none.
     """
-    page = _PAGE.read_text(encoding="utf-8") if _PAGE.exists() else ""
-    found: dict[str, str] = {}
+    page, found = "", dict[str, str]()
+    with suppress(OSError):
+        page = read_text(_PAGE)
     for row in "".join(rows for name, rows in _TABLE.findall(page) if name == kind).splitlines():
         there, here, why = (cell.strip() for cell in row.strip("|").split("|"))
         answer = f"type {here}" if here.startswith("`") else here

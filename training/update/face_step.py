@@ -42,7 +42,6 @@ class FaceStep(Step):
         optimizer: BackboneOptimizer,
         center_lr_factor: float,
         *,
-        teacher: Optional[Teacher] = None,
         stopwatch: Optional[Stopwatch] = None,
         guard: Optional[FiniteGuard] = None,
     ) -> None:
@@ -56,7 +55,10 @@ class FaceStep(Step):
         self._stopwatch = stopwatch or Stopwatch()
         self._guard = guard or FiniteGuard()
         self._upload = Uploads(backbone.context)
-        # Its part is added to the loss.
+        self._teacher: Optional[Teacher] = None
+
+    def learn_from(self, teacher: Optional[Teacher]) -> None:
+        """Add the distance from a teacher's embeddings to the loss; None adds nothing."""
         self._teacher = teacher
 
     @override

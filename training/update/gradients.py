@@ -25,10 +25,11 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
+from runtime.devices import is_host
 from runtime.errors import ConfigError
 from runtime.kernels import unlocked_kernel
 from runtime.mxnet import mx
-from runtime.ndarray import is_on_host, memory
+from runtime.ndarray import memory
 from training.update import rules
 
 _log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def judge(gradients: Sequence[Any]) -> Reduced:
     On the host the optimizer has to ask ``are_finite`` before the next backward pass overwrites
     them; the answer is remembered.
     """
-    if all(map(is_on_host, gradients)):
+    if is_host(gradients[0].context):
         look = functools.lru_cache(maxsize=None)(lambda: rules.all_finite(gradients))
         return Reduced((), lambda values: look())
     return Reduced((finite_flag(gradients),), lambda values: values[0] == 1)
@@ -157,7 +158,7 @@ def clip(gradients: Sequence[Any], max_norm: float) -> None:
     On the host this waits for them; on a device it is queued. Gradients that are not finite stay
     so.
     """
-    if all(map(is_on_host, gradients)):
+    if is_host(gradients[0].context):
         squares = math.fsum(_sum_of_squares(memory(one).reshape(-1)) for one in gradients)
         factor = max_norm / max(math.sqrt(squares), _SMALLEST)
         # Neither of a norm that is not finite.

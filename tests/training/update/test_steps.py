@@ -76,8 +76,9 @@ def face_step(world, stopwatch, classes=40, center_lr_factor=1.0, **options):
     return FaceStep(network, head, optimizer, center_lr_factor, stopwatch=stopwatch, **options)
 
 
-def one_update(**options):
+def one_update(teacher=None, **options):
     step = face_step(LoneWorld(), Stopwatch(), **options)
+    step.learn_from(teacher)
     trained = trained_by(step._backbone)
     # ``allreduce_all`` takes the first array for the one that the backward pass makes last.
     assert trained[0].name == "conv0_weight"
