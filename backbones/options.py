@@ -88,7 +88,7 @@ class BackboneOptions(NetworkOptions):
     network: str = "r50"
     """Backbone: r18, r34, r50, r100, ... (InsightFace's count), r50-se, ..., mbf, or tiny."""
 
-    embedding_size: int = number(512, POSITIVE_COUNT.saying("must be at least 1; 512 is usual"))
+    embedding_size: int = number(512, POSITIVE_COUNT)
     """Length of an embedding."""
 
     net_output: Optional[str] = None
@@ -100,7 +100,7 @@ class BackboneOptions(NetworkOptions):
     recompute: bool = False
     """Keep few feature maps of the backbone and compute the others twice: less memory, slower."""
 
-    accumulate: int = number(1, POSITIVE_COUNT.saying("must be at least 1 part; 1 is the batch"))
+    accumulate: int = number(1, POSITIVE_COUNT)
     """Parts in which a rank computes its batch: the feature maps of one part at a time, all but one
     part twice; loss and gradient of the whole batch."""
 

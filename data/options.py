@@ -28,17 +28,13 @@ class DataOptions(Options):
     num_images: Optional[int] = number(None, POSITIVE_COUNT)
     """Images of a drawn set to train on; other sets know their own number."""
 
-    threads: int = number(
-        0, COUNT.saying("must not be negative; 0 takes the rank's share of the processors")
-    )
+    threads: int = number(0, COUNT)
     """Threads of a rank that make batches; 0 is the rank's share of the processors."""
 
-    batch_size: int = number(64, POSITIVE_COUNT.saying("must be at least 1 image per rank"))
+    batch_size: int = number(64, POSITIVE_COUNT)
     """Images per rank and update."""
 
-    max_bad_records: int = number(
-        100, COUNT.saying("must not be negative; 0 stops at the first bad record")
-    )
+    max_bad_records: int = number(100, COUNT)
     """Broken records or image files that a rank skips and names in the log; one more stops the
     run."""
 
@@ -53,12 +49,10 @@ class FaceDataOptions(DataOptions):
     val_targets: tuple[str, ...] = ()
     """Verification sets: names of .bin files beside the data, as in lfw,cfp_fp."""
 
-    min_images: int = number(0, COUNT.saying("must not be negative; 0 keeps every identity"))
+    min_images: int = number(0, COUNT)
     """Leave out identities with fewer images than this."""
 
-    class_balance: float = number(
-        0.0, COUNT.saying("must not be negative; 0 draws images alike, 1 classes")
-    )
+    class_balance: float = number(0.0, COUNT)
     """Draw images with a probability of (images of their class) to the power of -ALPHA: 0 takes
     each once per epoch, 0.5 is square-root sampling, 1 draws all classes alike."""
 

@@ -58,7 +58,7 @@ class HeadOptions(Options):
     margins: Optional[Margins] = None
     """The three numbers of cos(m1 * angle + m2) - m3, as in 1,0.3,0.2; overrides --loss."""
 
-    scale: float = number(64.0, POSITIVE.saying("must be above 0; 64 is usual"))
+    scale: float = number(64.0, POSITIVE)
     """Factor on the cosines before the softmax."""
 
     filter_threshold: float = number(1.0, _share("1 turns the filter off"))
@@ -67,9 +67,7 @@ class HeadOptions(Options):
     sample_ratio: float = number(1.0, _share("1 uses all class centers, 0.1 a tenth of them"))
     """Share of the class centers that take part in an update, above 0 to 1; positives always do."""
 
-    center_lr: Optional[float] = number(
-        None, POSITIVE.saying("must be above 0; leave it out to follow --lr")
-    )
+    center_lr: Optional[float] = number(None, POSITIVE)
     """Learning rate of the class centers after warm-up; that of --lr unless given."""
 
     head_dtype: str = name("float32", ("float32", "bfloat16"))
@@ -84,9 +82,7 @@ class HeadOptions(Options):
     """Keep the class centers and their optimizer's states in this folder, on a fast disk of this
     host, instead of in memory, which then holds the sampled rows alone; CPUs only."""
 
-    center_memory: float = number(
-        4.0, POSITIVE.saying("must be above 0; it is in GiB and for each rank")
-    )
+    center_memory: float = number(4.0, POSITIVE)
     """GiB of the --center-store that a rank leaves in the system's cache of files."""
 
     @property

@@ -33,10 +33,6 @@ class Range(NamedTuple):
     holds: Callable[[float], bool]
     rule: str
 
-    def saying(self, rule: str) -> Range:
-        """Return the same range with another rule in its message."""
-        return self._replace(rule=rule)
-
 
 POSITIVE_COUNT = Range(lambda value: value >= 1, "must be at least 1")
 COUNT = Range(lambda value: value >= 0, "must not be negative")

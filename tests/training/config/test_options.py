@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,11 +12,9 @@ import pytest
 
 from backbones import classifiers
 from parallel.parameter_server.assignment import WORKER, Assignment, Share
-from partial_fc.options import LOSSES
 from runtime import options
 from runtime.errors import ConfigError
 from tests.support import mxnet_g
-from tests.support.typed import replaced
 from training.config import faces, images, originals, presets
 from training.config.faces import FaceConfig
 from training.config.images import HOROVOD
@@ -103,22 +100,6 @@ def test_checkpoints_that_a_run_begins_with(tmp_path: Path) -> None:
             of_faces(f"--dataset synthetic {wrong}")
 
 
-def test_a_saved_configuration_is_resolved(tmp_path: Path) -> None:
-    file = tmp_path / "config.json"
-    config = of_faces("--dataset synthetic --loss arcface --lr 0.3 --lr-steps 5,9")
-    options.write(config.values(), file)
-    saved = json.loads(file.read_text())
-    assert set(saved) == set(options.values(config))
-    assert saved["margins"] == list(LOSSES["arcface"].margins or ())
-    assert saved["center_lr"] == saved["lr"] == 0.3 and saved["lr_steps"] == [5, 9]
-    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
-    found = faces.parse(["--config", str(file), "--lr", "0.4", "--loss", "cosface"])
-    assert found.center_lr_factor == 1 and found.head.applied_margins == LOSSES["cosface"].margins
-    options.write(of_faces("--dataset synthetic").values(), file)
-    assert json.loads(file.read_text())["loss"] == "combined"
-    assert faces.parse(["--config", str(file)]).head.applied_margins == (1.0, 0.0, 0.2)
-
-
 @pytest.mark.parametrize(("line", "parts"), [
     ("--loss cosfase", ["--loss", "'cosfase'", "did you mean 'cosface'?"]),
     ("--best cfp --val-targets lfw,age", ["--best cfp is no set of --val-targets (lfw, age)"]),
@@ -146,15 +127,6 @@ def test_a_saved_configuration_is_resolved(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_mistakes_are_one_line_with_a_remedy(line: str, parts: list[str]) -> None:
     refusal(faces, line, *parts)
-
-
-def test_check_refuses_what_no_command_line_gave() -> None:
-    config = faces.resolve({"dataset": "synthetic"})
-    options.check(config)
-    with pytest.raises(ConfigError, match="--max-update None and --epochs None; give one of them"):
-        options.check(replaced(config, epochs=None))
-    with pytest.raises(ConfigError, match="no data"):
-        faces.check(faces.resolve({}))
 
 
 def test_parsing_loads_no_framework() -> None:
