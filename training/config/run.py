@@ -96,7 +96,8 @@ class PlanOptions(Options):
     """A plan instead of a run."""
 
     dry_run: bool = False
-    """Print memory and bytes per collective for --world-size ranks, and stop."""
+    """Print memory and bytes per collective for --world-size ranks, and stop; train.py reads no
+    data for it, and needs --num-classes."""
 
     world_size: Optional[int] = number(None, POSITIVE_COUNT)
     """Ranks to plan for with --dry-run; 1 unless given."""
@@ -118,11 +119,6 @@ class PlanOptions(Options):
 @dataclass(frozen=True)
 class DryRunOptions(PlanOptions):
     """A plan instead of a run."""
-
-    dry_run: bool = False
-    """Print shards, memory, bytes per collective and the most classes that fit for --world-size
-    ranks, and stop. No data is read: --num-classes (and --num-images, for the epochs) say how much
-    there is."""
 
     gpu: bool = False
     """With --dry-run: the memory of a rank on a GPU instead of that on a CPU."""
