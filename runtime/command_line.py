@@ -16,6 +16,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import (
     Any,
@@ -227,29 +228,17 @@ def _read_file(path: Path, parser: Parser) -> dict[str, Any]:
         saved = None
     if not isinstance(saved, dict):
         raise ConfigError(f"--config {path} is no table in JSON; give the config.json of a run")
-    actions = {
-        name[2:].replace("-", "_"): parser._option_string_actions[name]
-        for name in parser.names()
-        if name != option(_CONFIG)
-    }
-    words: list[str] = []
-    for field, value in saved.items():
-        if field not in actions:
-            raise ConfigError(
-                f"--config {path} has {field!r}, which is no option of this program"
-                f"{did_you_mean(field, actions)}; take it out"
-            )
-        words += _typed(actions[field], value)
+    typed = (_typed(parser, option(field), value) for field, value in saved.items())
     try:
-        return _read_words(parser, words)
+        return _read_words(parser, [*chain.from_iterable(typed)])
     except ConfigError as error:
         raise ConfigError(f"--config {path}: {error}") from None
 
 
-def _typed(action: argparse.Action, value: Any) -> list[str]:
+def _typed(parser: Parser, name: str, value: Any) -> list[str]:
     """Return what one would type to give an option a value of a JSON file."""
-    (name,) = action.option_strings
-    if value is None or (value is False and action.nargs == 0):
+    action = parser._option_string_actions.get(name)
+    if action is not None and (value is None or (value is False and action.nargs == 0)):
         return []
     if value is True:
         return [name]
