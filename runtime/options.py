@@ -137,17 +137,8 @@ def overlay(
 
 
 def write(values: Mapping[str, Any], path: Union[str, Path]) -> None:
-    """Write values as JSON, whole or not at all; ``--config`` reads them.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
-    try:
-        write_atomically(Path(path), (json.dumps(values, indent=2) + "\n").encode())
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written ({error.strerror}); make room or give another --models-root"
-        ) from None
+    """Write values as JSON, whole or not at all; ``--config`` reads them."""
+    write_atomically(Path(path), (json.dumps(values, indent=2) + "\n").encode())
 
 
 def check_name(option_name: str, value: str, known: Collection[str]) -> None:

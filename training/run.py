@@ -265,7 +265,8 @@ class Run:
     def _open_checkpoints(self, last: Optional[Path]) -> None:
         saves = self._ranks.saves
         if saves and self.world.rank == 0:
-            options.write(self._about["configuration"], self.folder / "config.json")
+            with run_folder.explained(self.folder):
+                options.write(self._about["configuration"], self.folder / "config.json")
         self._checkpointer = Checkpointer(
             {**self._parts, "progress": self.progress},
             self._storage,
