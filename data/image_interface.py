@@ -45,12 +45,6 @@ class ImageSet(Images, Protocol):
         return f"image {index}"
 
     @override
-    def image(self, index: int) -> tuple[Payload, int]:
-        """Return the bytes of an image, encoded if they are so in its file, and its class."""
-        image, label = self.decoded(index)
-        return image.tobytes(), label
-
-    @override
     def fingerprint(self) -> str:
         return ""
 
@@ -58,7 +52,6 @@ class ImageSet(Images, Protocol):
 class EncodedImages(ImageSet, Protocol):
     """Images of files, encoded: as bytes by ``image``, and decoded at each request."""
 
-    @override
     def image(self, index: int) -> tuple[Payload, int]:
         """Return the image at ``0 <= index < len(self)``, still encoded, and its class.
 

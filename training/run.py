@@ -127,10 +127,8 @@ class Run:
             self._about["data"] = same_data.describe(images, self.world)
         self._saved = resume.find(chosen.checkpoint, self._storage, self._about)
         if self._saved and images is not None:
-            same_data.check_saved(
-                *(self._saved, images, self._about["data"], self.world),
-                insists=chosen.takes_other_images,
-            )
+            insists = chosen.takes_other_images
+            same_data.check_saved(self._saved, self._about["data"], insists=insists)
         section = self._saved.section("progress") if self._saved else None
         self.progress = Progress.plan(self._config.schedule, source, section)
         if self._saved and self.progress.is_finished:

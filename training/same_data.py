@@ -48,30 +48,26 @@ def describe(images: Images, world: World) -> dict[str, Any]:
     return described
 
 
-def check_saved(
-    saved: SavedRun, images: Images, described: Mapping[str, Any], world: World, *, insists: bool
-) -> None:
-    """Compare the images of a run with those of its checkpoint; all ranks together, rank 0 reads.
+def check_saved(saved: SavedRun, described: Mapping[str, Any], *, insists: bool) -> None:
+    """Compare the images of a run, as ``describe`` says them, with those of its checkpoint.
 
-    ``described`` is what ``describe`` says of ``images``. With ``insists`` other images give a
-    warning instead of an error.
+    With ``insists`` other images give a warning instead of an error.
 
     Raises:
         ConfigError: the images are others; the same on every rank.
     """
-    own = contents.find_difference(images, described, saved.data) if world.rank == 0 else None
-    difference = world.broadcast_object(own, "data.difference")
-    if difference is None:
+    before = saved.data if isinstance(saved.data, dict) else {}
+    if saved.data is None or described.items() <= before.items():
         return
-    has_grown, text = difference
-    if has_grown or insists:
+    if insists:
         _log.warning(
-            "training goes on with %s images than %s was trained on: %s; in the rest of this epoch "
+            "training goes on with other images than %s was trained on; in the rest of this epoch "
             "some may come twice, and some not at all",
-            *("more" if has_grown else "other", saved.path, text),
+            saved.path,
         )
         return
     raise ConfigError(
-        f"{saved.path} was trained on other images: {text}; give the data of that run, "
-        f"or another --models-root, or go on with these images by --resume {ANYWAY}"
+        f"{saved.path} was trained on other images: {before.get('images')} images there, "
+        f"{described['images']} here; give the data of that run, or another --models-root, or go "
+        f"on with these images by --resume {ANYWAY}"
     )

@@ -64,12 +64,6 @@ class DrawnFaces(Images):
     def fingerprint(self) -> str:
         return f"drawn with seed {self.seed}, {self.image_size}, version {_VERSION}"
 
-    @override
-    def image(self, index: int) -> tuple[bytes, int]:
-        """Return what an image is drawn from, and its identity."""
-        identity, number = divmod(index, self.images_per_identity)
-        return f"{self.fingerprint()} {identity} {number}".encode(), identity
-
 
 def ensure(root: Path, faces: DrawnFaces) -> Path:
     """Make the set of these faces unless the folder ``root`` holds it already; return ``root``.

@@ -6,22 +6,18 @@ The form in which a user packs any set of images; ImageNet and CIFAR are read fr
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Optional
 
 from typing_extensions import override
 
+from data.contents import describe_file
 from data.identities import find_identities
 from data.image_interface import EncodedImages, ImageFiles, first_readable
 from data.records.record_set import RecordSet
 from runtime import environment
 from runtime.errors import DataError
-
-# Files of a set whose sizes are compared, not only their names: a network disk takes long for more.
-_SIZED = 1 << 14
 
 
 def open_records(training: Path, validation: Path) -> tuple[EncodedImages, EncodedImages]:
@@ -78,6 +74,7 @@ class ClassFolders(ImageFiles):
         Raises:
             DataError: there are no images, a folder cannot be listed, or a class is none of these.
         """
+        self._folder = folder
         found, left_out = find_identities(folder, 1, environment.visible_threads())
         own = {one.name: one.images for one in found}
         self.classes = list(own) if classes is None else classes
@@ -94,11 +91,4 @@ class ClassFolders(ImageFiles):
 
     @override
     def fingerprint(self) -> str:
-        lines = []
-        for path, label in zip(self.paths, self.labels):
-            size = 0
-            with suppress(OSError):
-                size = os.stat(path).st_size if len(self) <= _SIZED else 0
-            lines.append(f"{label}/{os.path.basename(path)} {size}")
-        checksum = zlib.crc32("\n".join(lines).encode(errors="surrogateescape"))
-        return f"{len(self.classes)} folders, checksum {checksum:08x}"
+        return describe_file(self._folder)

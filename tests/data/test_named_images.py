@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,11 +10,9 @@ from data import contents, identities
 from data.contents import describe_file, find_other_host, fingerprint
 from data.identities import Identity, find_identities, find_images
 from data.named_images import NamedImages, open_sources
-from runtime.errors import DataError
 from tests.support.foreign_records import im2rec, write_records
 from tests.support.sets import assert_refused, write_files
 
-A, B, C = (b"a", 0), (b"b", 1), (b"c", 2)
 LARGE = contents._READ_WHOLE + 12345
 OURS, THEIRS = {"a": "1 byte", "b": "2 bytes"}, {"a": "1 byte", "b": "3 bytes"}
 
@@ -178,93 +174,6 @@ def test_other_inputs_are_refused(folder, make_image, write_set, name: str, mess
     (folder / "a\tb.png").write_bytes(make_image(1))
     write_set([1], "s\nt")
     assert_refused(f"^{message}", opened, name)
-
-
-class Listed(list[Any]):
-    """Images that are their bytes and their classes; None is a broken one."""
-
-    read = 0
-
-    def image(self, index: int) -> Any:
-        self.read += 1
-        if self[index] is None:
-            raise DataError("broken")
-        return self[index]
-
-    def fingerprint(self) -> str:
-        return str(self)
-
-
-def grouped(counts, first: int = 0) -> list[Any]:
-    numbered = [(label, number) for label, count in enumerate(counts) for number in range(count)]
-    return [(b"%d %d" % (label, first + number), label) for label, number in numbered]
-
-
-def test_what_is_said_of_a_set() -> None:
-    images = Listed([(b"123456789", 4), None, (b"", 2)])
-    # The check value of CRC-32.
-    sample = [[0, 4, 0xCBF43926], [2, 2, 0]]
-    found = contents.describe(images)
-    assert found == {"images": 3, "fingerprint": str(images), "sample": sample}
-    images = Listed(grouped([10_000]))
-    places = [place for place, _, _ in contents.describe(images)["sample"]]
-    assert images.read == len(places) == 64 and (places[0], places[-1]) == (0, 9999)
-
-
-ALL = grouped([30] * 20)
-# Three further images of each class, before its images.
-WITHIN = sorted([*((b"new", label) for label in [*range(20)] * 3), *ALL], key=lambda one: one[1])
-MIXED = [ALL[7 * number % len(ALL)] for number in range(len(ALL))]
-
-
-@pytest.mark.parametrize(("before", "now", "has_grown"), [
-    (ALL, ALL, None),
-    (ALL, [*ALL, (b"new", 19)], True),
-    (ALL, WITHIN, True),
-    (MIXED, [*MIXED, (b"new", 0)], True),
-    ([A, None], [A, None, B], True),
-    ([A, None, C], [A, None, B, C], True),
-    # Found after a broken one of its class, and not after the first of another class.
-    ([A, B, C], [(b"x", 0), None, A, B, C], True),
-    ([A, B, C], [(b"x", 0), B, A, C], False),
-    # As many others, and more others; fewer.
-    (ALL, grouped([30] * 20, 99), False),
-    (ALL, grouped([31] * 20, 99), False),
-    (ALL, ALL[:-1], False),
-    (grouped([2] * 5), [*grouped([2] * 4), (b"x", 4), (b"y", 4), (b"z", 4)], False),
-    # Other classes of the same images, and another order.
-    ([A, B], [(b"a", 1), (b"b", 0), (b"c", 1)], False),
-    # Nothing could be read; one that is in no sample counts by the files.
-    ([None], [A, B], False),
-    (ALL, [*ALL[:3], (b"other", 0), *ALL[4:]], False),
-])  # fmt: skip
-def test_differences(before, now, has_grown) -> None:
-    saved = json.loads(json.dumps(contents.describe(Listed(before))))
-    images = Listed(now)
-    text = f"{len(before)} images there, {len(now)} here"
-    text += ", of which some are others" * (has_grown is False and len(now) >= len(before))
-    expected = None if has_grown is None else (has_grown, text)
-    assert contents.find_difference(images, contents.describe(images), saved) == expected
-
-
-def test_few_images_of_a_large_class_are_read(monkeypatch) -> None:
-    monkeypatch.setattr(contents, "_LOOKED_AT", 5)
-    for before, has_grown in ((4, True), (5, False)):
-        images = Listed([A, *[(b"new", 1)] * before, B])
-        found = contents.find_difference(images, *map(contents.describe, (images, Listed([A, B]))))
-        assert found is not None and found[0] == has_grown
-
-
-def test_what_a_damaged_checkpoint_says_of_images() -> None:
-    images = Listed(grouped([2]))
-    said = contents.describe(images)
-    saved: list[Any] = [None, "none", 7, [], {}]
-    saved += [{**said, "images": wrong} for wrong in ("many", None, float("inf"))]
-    saved += [{**said, "sample": wrong} for wrong in (7, [1], [[0, 0]], [[0, "a", 0]])]
-    assert all(contents.find_difference(images, said, one) is None for one in saved)
-    for place in (-1, 2**70, -(2**70)):
-        found = contents.find_difference(images, said, {"images": 1, "sample": [[place, 2**70, 0]]})
-        assert found is not None and not found[0]
 
 
 def flip(path: Path, offset: int) -> None:

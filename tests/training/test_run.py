@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -354,50 +353,28 @@ def test_all_ranks_are_told_the_same(monkeypatch) -> None:
         same_data.check(paths, SimpleNamespace(size=size, local_rank=0))
 
 
-def numbered(first: int, count: int) -> MagicMock:
-    """Return images that are their numbers, of one class."""
-    numbers = range(first, first + count)
-    return MagicMock(**{
-        "__len__.return_value": count, "fingerprint.return_value": str(numbers),
-        "image.side_effect": lambda index: (b"%d" % numbers[index], 0),
-    })  # fmt: skip
-
-
-NINE = same_data.describe(numbered(0, 9), LoneWorld())
+NINE = {"images": 9, "fingerprint": "a"}
 SAVED = SimpleNamespace(path=Path("run/checkpoints/update-00000008"), data=NINE)
 
 
-def go_on(images: Any, world: Any, insists: bool = False) -> None:
-    same_data.check_saved(SAVED, images, same_data.describe(images, world), world, insists=insists)
-
-
-@pytest.mark.parametrize(("images", "insists", "more", "counts"), [
-    (numbered(0, 12), False, "more", "9 images there, 12 here; "),
-    (numbered(0, 12), True, "more", "9 images there, 12 here; "),
-    (numbered(0, 8), True, "other", "9 images there, 8 here; "),
-    (numbered(5, 12), True, "other", "9 images there, 12 here, of which "),
-])  # fmt: skip
-def test_more_images_and_others_asked_for_are_a_warning(images, insists, more, counts, caplog):
-    go_on(numbered(0, 9), LoneWorld())
+@pytest.mark.parametrize("change", [{"images": 12}, {"images": 8}, {"fingerprint": "b"}])
+def test_other_images_are_an_error_or_a_warning(change: dict[str, Any], caplog) -> None:
+    others = {**NINE, **change}
+    message = f"update-00000008 was trained on other images: 9 images there, {others['images']} he"
+    with pytest.raises(ConfigError, match=message):
+        same_data.check_saved(SAVED, others, insists=False)
     assert not caplog.messages
-    go_on(images, LoneWorld(), insists)
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert f"with {more} images than {SAVED.path} was trained on: {counts}" in record.getMessage()
+    same_data.check_saved(SAVED, others, insists=True)
+    assert f"with other images than {SAVED.path} was trained on" in caplog.text
 
 
-def test_other_images_are_an_error_of_all_ranks() -> None:
-    def rank_main(world: ThreadWorld) -> str:
-        images = numbered(5, 9)
-        if world.rank:
-            images.image = lambda index: pytest.fail("rank 0 reads for all")
-        with pytest.raises(ConfigError) as said:
-            go_on(images, world)
-        return str(said.value)
+@pytest.mark.parametrize("data", [NINE, {**NINE, "more": 1}, None])
+def test_the_same_images_go_on(data: Any, caplog) -> None:
+    same_data.check_saved(SimpleNamespace(path="", data=data), NINE, insists=False)
+    assert not caplog.messages
 
-    expected = (
-        "run/checkpoints/update-00000008 was trained on other images: 9 images there, 9 here, of "
-        "which some are others; give the data of that run, or another --models-root, or go on with "
-        "these images by --resume anyway"
-    )
-    assert run_ranks(2, rank_main) == [expected] * 2
+
+@pytest.mark.parametrize("data", [7, [], {}, "none"])
+def test_a_damaged_description_is_of_other_images(data: Any) -> None:
+    with pytest.raises(ConfigError, match="other images"):
+        same_data.check_saved(SimpleNamespace(path="", data=data), NINE, insists=False)
