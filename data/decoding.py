@@ -10,11 +10,9 @@ turned upright, as their EXIF block says; MXNet's readers of records turn a JPEG
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import struct
-import threading
 import zlib
 from pathlib import Path
 from typing import Optional, Union
@@ -27,8 +25,6 @@ from data import MAX_PIXELS, headers
 from data.records.recordio import BrokenRecordError, Payload
 from runtime.errors import DataError
 from runtime.files import read_file
-
-_log = logging.getLogger("data")
 
 Image = NDArray[np.uint8]
 
@@ -160,49 +156,30 @@ def encode(image: Image, lossless: bool, quality: int = _JPEG_QUALITY) -> bytes:
     return payload
 
 
-class Resizer:
-    """Brings the images of a set to its size, as InsightFace's loader does; for any thread.
+def fit_to(image: Image, size: tuple[int, int], name: str) -> Image:
+    """Bring an image to the size of its set, with bicubic interpolation.
 
-    ``property`` says one size for all images, but sets of images that were never aligned have
-    others. To resize them takes longer than to read images of the right size, so a warning says it
-    once.
+    InsightFace's loader resizes the shorter side to that of the set in this way, and ends at an
+    image whose longer side then differs.
+
+    Args:
+        image: uint8 ``[height, width, 3]``.
+        size: height and width of the set.
+        name: of the image, for messages.
+
+    Raises:
+        BrokenRecordError: the image has another shape.
     """
-
-    def __init__(self, size: tuple[int, int]) -> None:
-        """Args: height and width of the set."""
-        self._size = size
-        # Taken by the first image that is resized, and never released.
-        self._warning = threading.Lock()
-
-    def fit(self, image: Image, name: str) -> Image:
-        """Resize an image to the size of the set, with bicubic interpolation.
-
-        InsightFace's loader resizes the shorter side to that of the set in this way, and ends at an
-        image whose longer side then differs.
-
-        Args:
-            image: uint8 ``[height, width, 3]``.
-            name: of the image, for messages.
-
-        Raises:
-            BrokenRecordError: the image has another shape.
-        """
-        (height, width), (new_height, new_width) = image.shape[:2], self._size
-        if (height, width) == self._size:
-            return image
-        if not has_shape((height, width), self._size):
-            raise BrokenRecordError(
-                f"{name}: the image has {height} x {width} pixels, which is another shape than the "
-                f"set's {new_height} x {new_width}"
-            )
-        if self._warning.acquire(blocking=False):
-            _log.warning(
-                "%s: the image has %d x %d pixels; images of another size than the set's %d x %d "
-                "are resized (python -m data.inspect counts them)",
-                *(name, height, width, *self._size),
-            )
-        resized: Image = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_CUBIC)
-        return resized
+    (height, width), (new_height, new_width) = image.shape[:2], size
+    if (height, width) == size:
+        return image
+    if not has_shape((height, width), size):
+        raise BrokenRecordError(
+            f"{name}: the image has {height} x {width} pixels, which is another shape than the "
+            f"set's {new_height} x {new_width}"
+        )
+    resized: Image = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_CUBIC)
+    return resized
 
 
 def has_shape(size: tuple[int, int], wanted: tuple[int, int]) -> bool:

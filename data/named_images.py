@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.align.points import PointsFile
-from data.decoding import Resizer
+from data.decoding import fit_to
 from data.identities import find_images
 from data.image_interface import EncodedImages, ImageFiles
 from data.pack.image_files import fit
@@ -45,8 +45,8 @@ class ImageSource:
     """The path of an image, or that of its set, a colon, and its key in the set."""
     label: Callable[[int], str]
     """The identity of an image; empty if it is not known."""
-    resizer: Optional[Resizer] = None
-    """Brings the images of a record set to the size of the set."""
+    size: Optional[tuple[int, int]] = None
+    """Height and width to which the images of a record set are brought."""
 
 
 def image_files(
@@ -68,7 +68,7 @@ def _images_of_records(path: Path) -> ImageSource:
     def name(number: int) -> str:
         return f"{records.path}:{records.key(number)}"
 
-    return ImageSource(records, name, label, Resizer(records.image_size))
+    return ImageSource(records, name, label, records.image_size)
 
 
 class NamedImages:
@@ -129,10 +129,10 @@ class NamedImages:
         source, own = self._find(number)
         name = source.name(own)
         image, _ = source.images.decoded(own)
-        if source.resizer is not None:
+        if source.size is not None:
             # One of another shape is refused below, or its middle taken.
             with suppress(BrokenRecordError):
-                image = source.resizer.fit(image, name)
+                image = fit_to(image, source.size, name)
         if self._points is not None:
             image = self._points.align(name, image)
         if image.shape[:2] != self._size:

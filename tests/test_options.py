@@ -119,7 +119,7 @@ FACES: dict[str, Run] = {
         ("--embedding-size 24", 24, last("backbones.build.embedding_size")),
         ("--val-targets seen", ["seen"], lambda seen: [
             target.name for target in seen.values("Verifier.targets")[0]]),
-        ("--class-balance 0.5", 0.5, "Selection.class_balance"),
+        ("--class-balance 0.5", 0.5, "FaceLoader.options.class_balance"),
         *((f"--{option} {value}", value, strength_of(option.replace("-", "_")))
           for option, value in AUGMENTATIONS.items()),
         ("--max-bad-records 7", 7, "FaceLoader.options.max_bad_records"),
@@ -263,9 +263,9 @@ WATCHED = (
     "backbones.classifiers.classifier _last_gammas",
     "backbones.classifiers.classifier:Classifier create load_pretrained",
     "backbones.model:Backbone create load load_pretrained",
-    "data.batches.face_loader Augmentation FaceLoader MemoryBatches",
+    "data.batches.face_loader FaceLoader MemoryBatches",
     "data.batches.image_loader ImageLoader", "data.batches.loader BrokenImages Prefetcher",
-    "data.batches.selection Selection", "data.images.image_set DrawnImages",
+    "data.batches.selection Augmentation", "data.images.image_set DrawnImages",
     "parallel.world:LoneWorld allreduce_all", "partial_fc.head PartialFC",
     "partial_fc.head:PartialFC create step", "partial_fc.optimizers build",
     "partial_fc.rows.stored StoredRows", "partial_fc.shard Sampler",

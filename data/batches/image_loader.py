@@ -1,15 +1,21 @@
-"""Batches of images for a classifier: endless to train on, each image once to validate.
+"""Batches of images in files: endless to train on, each image once to validate.
 
-As with faces, batches follow from seed and update alone, and the next readable image takes the
-place of a broken one. To validate, the images are divided among the ranks, each to exactly one; the
-last batch is filled up with rows of label ``PADDING``, so that all batches have one size on any
-number of ranks, and a broken image leaves a row of label ``BROKEN``.
+Decoding must neither make the network wait nor affect what it is trained on. Threads decode into
+the batches of the next updates, and all that is random depends on seed and update alone: the order
+of an epoch is the same on every rank, an update's global batch is a slice of it, and each rank
+reads its own rows. So a run sees the same samples with any number of threads, and the same global
+batches on any number of ranks.
+
+The next readable image takes the place of a broken one. To validate, the images are divided among
+the ranks, each to exactly one; the last batch is filled up with rows of label ``PADDING``, so that
+all batches have one size on any number of ranks, and a broken image leaves a row of label
+``BROKEN``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Optional
+from collections.abc import Iterable, Iterator
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +36,11 @@ BROKEN = -2
 
 
 class TransformedImages:
-    """A set of images and how they become those of a batch."""
+    """A set of images and how they become those of a batch; derived classes choose some of them.
+
+    Attributes:
+        num_classes: how many classes the images that are chosen have.
+    """
 
     def __init__(
         self,
@@ -48,15 +58,32 @@ class TransformedImages:
             max_broken: images that are skipped because they cannot be read; one more is an error.
         """
         self.dataset, self.transform, self.shape = dataset, transform, shape
-        self.broken = BrokenImages(max_broken, len(dataset))
+        self.num_classes, self._count = dataset.num_classes, len(dataset)
+        self.broken = BrokenImages(max_broken, self)
 
-    def load(self, index: int, draws: NDArray[np.float32]) -> tuple[Image, int]:
+    def __len__(self) -> int:
+        return self._count
+
+    def order(self, keys: NDArray[np.uint64], first: int, count: int) -> NDArray[np.int64]:
+        """Return ``count`` images of an epoch's order from place ``first`` on, int64 ``[count]``.
+
+        Images are known by their index in the set; ``keys`` are those of ``order.epoch_keys``.
+        """
+        assert 0 <= first and first + count <= self._count, (first, count, self._count)
+        numbers: NDArray[np.int64] = permuted(first, count, keys, self._count)
+        return numbers
+
+    def following(self, index: int) -> int:
+        """Return the first image after ``index`` that is chosen; after the last comes the first."""
+        return (index + 1) % len(self.dataset)
+
+    def load(self, index: int, draws: NDArray[Any]) -> tuple[Image, int]:
         """Return an image as it is in a batch, and its class; ``draws`` are its own.
 
         Raises:
             BrokenRecordError: it cannot be read, or gets another shape.
         """
-        image, label = self.dataset.decoded(index)
+        image, label = self.decoded(index)
         image = self.transform.apply(image, draws)
         channels, height, width = self.shape
         if image.shape != (height, width, channels):
@@ -66,6 +93,10 @@ class TransformedImages:
                 "one size"
             )
         return image, label
+
+    def decoded(self, index: int) -> tuple[Image, int]:
+        """Return an image before it is changed, and its class among those that are used."""
+        return self.dataset.decoded(index)
 
 
 class ImageLoader(Loader):
@@ -85,45 +116,32 @@ class ImageLoader(Loader):
         seed: int,
         threads: int,
     ) -> None:
-        """Start the threads; they have nothing to do until ``batches`` is called.
-
-        ``batch_size`` counts the images per rank and update; the seed of the images' order and
-        changes is the same on all ranks.
+        """Read a part of the images that are chosen; the other arguments are those of ``Loader``.
 
         Raises:
             DataError: there are fewer images than one global batch.
         """
-        assert batch_size > 0
-        self.num_classes, self.image_size = images.dataset.num_classes, images.shape[1:]
-        self._images, self._batch_size, self._seed = images, batch_size, seed
-        super().__init__(threads)
-        self.read(epoch_part)
-
-    def read(self, epoch_part: EpochPart) -> None:
-        """Read another part of each epoch's order, from the next call of ``batches`` on.
-
-        Raises:
-            DataError: there are fewer images than one global batch.
-        """
-        assert epoch_part.first + epoch_part.length <= len(self._images.dataset)
-        self._epoch_part = epoch_part
-        self._set_length(epoch_part.name, epoch_part.length, epoch_part.stride)
+        self._images = images
+        self.num_classes, self.image_size = images.num_classes, images.shape[1:]
+        super().__init__(epoch_part, batch_size, seed, threads)
 
     @override
     def _filling(self, update: int, position: Position) -> Filling:
         part, images = self._epoch_part, self._images
-        first = part.first + position.samples + part.offset
         keys = epoch_keys(_SHUFFLE, self._seed, position.epoch)
-        indices = permuted(first, self._batch_size, keys, len(images.dataset))
-        rng = np.random.default_rng((_CHANGE, self._seed, update, *part.stream))
-        draws = images.transform.draw(rng, self.global_batch)
+        first = part.first + position.samples + part.offset
+        indices = images.order(keys, first, self._batch_size)
+        # Here, not in the threads, of which several would draw the same.
+        seed = (_CHANGE, self._seed, update, *part.stream)
+        draws = images.transform.draw(seed, self.global_batch)[part.offset :]
 
         def load(row: int, index: int) -> tuple[Image, int]:
-            own = draws[part.offset + row]
-            return images.broken.replace(index, lambda i: images.load(i, own), following)
-
-        def following(index: int) -> int:
-            return (index + 1) % len(images.dataset)
+            while True:
+                try:
+                    return images.load(index, draws[row])
+                except BrokenRecordError as error:
+                    images.broken.add(index, error)
+                index = images.following(index)
 
         return empty_batch(images.shape, len(indices), indices, load)
 
@@ -151,10 +169,25 @@ def each_once(
         DataError: too many images cannot be read, or one has a wrong label.
     """
     own = np.arange(rank, len(images.dataset), world_size, dtype=np.int64)
-    draws = images.transform.draw(np.random.default_rng(0), batch_size)
+    pieces = (own[start : start + batch_size] for start in range(0, len(own), batch_size))
+    return in_turn(images, prefetcher, pieces, batch_size)
+
+
+def in_turn(
+    images: TransformedImages,
+    prefetcher: Prefetcher,
+    pieces: Iterable[NDArray[np.int64]],
+    rows: Optional[int] = None,
+) -> Iterator[Batch]:
+    """Yield a batch for each piece, which holds indices; it has ``rows`` rows, or as many."""
 
     def load(row: int, index: int) -> tuple[Optional[Image], int]:
-        return images.broken.skip(index, lambda i: images.load(i, draws[row]), BROKEN)
+        try:
+            return images.load(index, np.empty(0))
+        except BrokenRecordError as error:
+            images.broken.add(index, error)
+            return None, BROKEN
 
-    pieces = (own[start : start + batch_size] for start in range(0, len(own), batch_size))
-    return prefetcher.run(empty_batch(images.shape, batch_size, one, load) for one in pieces)
+    return prefetcher.run(
+        empty_batch(images.shape, rows or len(piece), piece, load) for piece in pieces
+    )

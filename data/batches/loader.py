@@ -12,22 +12,21 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Callable, NamedTuple, Optional, TypeVar
+from typing import Callable, NamedTuple, Optional
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from data.batches.position import EpochPlan, Position
+from data.batches.position import EpochPart, EpochPlan, Position
 from data.decoding import Image
 from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
 
 _log = logging.getLogger("data")
-_Loaded = TypeVar("_Loaded")
 
 PADDING = -1
 """The label of rows that fill up a batch."""
@@ -86,10 +85,10 @@ class Prefetcher:
     A context manager: leaving it ends the threads.
     """
 
-    def __init__(self, threads: int, ahead: int = _AHEAD) -> None:
-        """Start ``threads`` threads, which fill ``ahead`` batches ahead of their use."""
-        assert threads > 0 and ahead > 0
-        self._threads, self._ahead = threads, ahead
+    def __init__(self, threads: int) -> None:
+        """Start ``threads`` threads."""
+        assert threads > 0
+        self._threads = threads
         # OpenCV's own threads would compete with these for the same cores.
         self._pool = ThreadPoolExecutor(threads, "decode", cv2.setNumThreads, (0,))
 
@@ -99,7 +98,7 @@ class Prefetcher:
         try:
             for batch, fill in fillings:
                 pending.append((batch, self._start(len(batch.labels), fill)))
-                if len(pending) > self._ahead:
+                if len(pending) > _AHEAD:
                     yield self._finished(*pending.popleft())
             while pending:
                 yield self._finished(*pending.popleft())
@@ -132,12 +131,12 @@ class Prefetcher:
 class BrokenImages:
     """The images of a set that this process has found broken; threads share it."""
 
-    def __init__(self, limit: int, images: int) -> None:
+    def __init__(self, limit: int, images: Sized) -> None:
         """Start with none.
 
         Args:
             limit: the number that is skipped; one more is an error.
-            images: the number of images in the set, at least one of which has to be readable.
+            images: those of the set, at least one of which has to be readable.
         """
         # Their indices.
         self._found: set[int] = set()
@@ -154,36 +153,12 @@ class BrokenImages:
             if index not in self._found:
                 _log.warning("skipped a broken record: %s", error)
             self._found.add(index)
-        count, is_all = len(self._found), len(self._found) >= self._images
+        count, is_all = len(self._found), len(self._found) >= len(self._images)
         # The search for a readable image has to end, too.
         if is_all or count > self._limit:
             limit = f"more than the {self._limit} of --max-bad-records"
             which = "which are all of the set" if is_all else limit
             raise DataError(f"{count} broken records, {which}; the last is {error}")
-
-    def replace(
-        self, index: int, load: Callable[[int], _Loaded], following: Callable[[int], int]
-    ) -> _Loaded:
-        """Load an image; the next readable one in place of a broken one.
-
-        ``following`` returns the index after one.
-        """
-        while True:
-            try:
-                return load(index)
-            except BrokenRecordError as error:
-                self.add(index, error)
-            index = following(index)
-
-    def skip(
-        self, index: int, load: Callable[[int], tuple[Image, int]], label: int
-    ) -> tuple[Optional[Image], int]:
-        """Load an image and its label; no image and ``label`` in place of a broken one."""
-        try:
-            return load(index)
-        except BrokenRecordError as error:
-            self.add(index, error)
-            return None, label
 
 
 class Loader(Prefetcher):
@@ -199,18 +174,32 @@ class Loader(Prefetcher):
             ones each epoch.
     """
 
-    def _set_length(self, name: str, num_images: int, global_batch: int) -> None:
-        """Set the number of images per epoch and update; ``name`` is that of the set.
+    def __init__(self, epoch_part: EpochPart, batch_size: int, seed: int, threads: int) -> None:
+        """Start the threads; they have nothing to do until ``batches`` is called.
+
+        ``batch_size`` counts the images per rank and update; the seed is the same on all ranks.
 
         Raises:
             DataError: there are fewer images than one global batch.
         """
-        self.num_images, self.global_batch = num_images, global_batch
-        self.updates_per_epoch = num_images // global_batch
+        assert batch_size > 0
+        self._batch_size, self._seed = batch_size, seed
+        super().__init__(threads)
+        self.read(epoch_part)
+
+    def read(self, epoch_part: EpochPart) -> None:
+        """Read another part of each epoch's order, from the next call of ``batches`` on.
+
+        Raises:
+            DataError: there are fewer images than one global batch.
+        """
+        self._epoch_part = epoch_part
+        self.num_images, self.global_batch = epoch_part.length, epoch_part.stride
+        self.updates_per_epoch = epoch_part.updates_per_epoch
         if not self.updates_per_epoch:
             raise DataError(
-                f"{name} has {num_images} images, fewer than one global batch of {global_batch}; "
-                "choose a smaller --batch-size or use fewer ranks"
+                f"{epoch_part.name} has {self.num_images} images, fewer than one global batch of "
+                f"{self.global_batch}; choose a smaller --batch-size or use fewer ranks"
             )
 
     def batches(

@@ -16,110 +16,98 @@ from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
-from data.batches.order import permuted, unit
+from data.batches.image_loader import TransformedImages
+from data.batches.order import unit
+from data.decoding import Image, fit_to
 from data.image_interface import LabeledRecords
+from data.images.augmentation import OPTIONS, Augmentation
+from data.options import FaceDataOptions
+from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
 from runtime.kernels import unlocked_kernel
 
 _log = logging.getLogger("data")
 
+_MIRRORED_SHARE = 0.5
 # Images after which the sum of all weights is noted.
 _BLOCK_IMAGES = 256
 
 
-class Selection:
-    """The images that are trained on, each known by its index in the set.
+class Faces(TransformedImages):
+    """The faces that are trained on, in the size of their set and changed at random."""
 
-    Attributes:
-        num_classes: how many classes are left.
-    """
+    dataset: LabeledRecords
 
-    def __init__(
-        self, dataset: LabeledRecords, min_images: int, class_balance: float = 0.0
-    ) -> None:
-        """Choose the images of all identities that have at least ``min_images``.
+    def __init__(self, dataset: LabeledRecords, options: FaceDataOptions) -> None:
+        """Choose the images of all identities that have at least ``options.min_images``.
 
-        The identities that are left get new consecutive numbers. With ``min_images`` 0 all images
-        are chosen, without looking up their labels.
-
-        Args:
-            dataset: the images.
-            min_images: of an identity that is kept.
-            class_balance: the power of (images of the class) that an image's share of an epoch is
-                divided by; with 0 each image comes once.
+        The identities that are left get new consecutive numbers. Without ``min_images`` and
+        ``class_balance`` all images are chosen, without looking up their labels.
 
         Raises:
             DataError: no identity has as many images.
         """
-        self._dataset = dataset
-        self._total = self._count = len(dataset)
+        strengths = {name: getattr(options, name) for name in OPTIONS}
+        changes = Augmentation({**strengths, "mirror": _MIRRORED_SHARE})
+        super().__init__(dataset, changes, (3, *dataset.image_size), options.max_bad_records)
         self._classes: Optional[NDArray[np.int32]] = None
         self._weighted: Optional[_WeightedImages] = None
-        self.num_classes = dataset.num_classes
-        if not min_images and not class_balance:
+        if not options.min_images and not options.class_balance:
             return
         # Images of each class; unreadable ones are of none.
         counts = np.zeros(dataset.num_classes, np.int32)
         for _, own in dataset.label_chunks():
             _count_labels(counts, own)
-        unreadable = self._total - int(counts.sum())
-        if unreadable:
-            chunks = dataset.label_chunks()
-            first = next(start + int(np.argmin(own)) for start, own in chunks if own.min() < 0)
+        if unreadable := len(dataset) - int(counts.sum()):
             _log.warning(
-                "%s: %d of %d records are unreadable and left out, the first is %s",
-                *(dataset.path, unreadable, self._total, dataset.where(first)),
+                "%s: %d of %d records are unreadable and left out",
+                *(dataset.path, unreadable, len(dataset)),
             )
-        if min_images:
-            self._choose(counts, min_images)
+        if options.min_images:
+            self._choose(counts, options.min_images)
         if not counts.any():
             raise DataError(f"{dataset.path}: no image has a readable label; copy the set again")
-        self._weighted = _WeightedImages(dataset, counts, class_balance, self._count)
+        self._weighted = _WeightedImages(dataset, counts, options.class_balance, len(self))
 
-    def __len__(self) -> int:
-        return self._count
-
+    @override
     def order(self, keys: NDArray[np.uint64], first: int, count: int) -> NDArray[np.int64]:
-        """Return some images of an epoch's order, int64 ``[count]``.
-
-        Without ``class_balance`` each chosen image comes once in ``len(self)`` places; with it
-        some come several times, and others not at all.
-
-        Args:
-            keys: of the epoch (``order.epoch_keys``).
-            first: place of the first in the order.
-            count: how many.
-        """
-        assert 0 <= first and first + count <= self._count, (first, count, self._count)
-        numbers: NDArray[np.int64] = permuted(first, count, keys, self._count)
+        numbers = super().order(keys, first, count)
         return numbers if self._weighted is None else self._weighted.images(numbers, keys[-1])
 
-    def new_number(self, label: int) -> int:
-        """Return the new number of a class of the set, -1 for one that is left out."""
-        return label if self._classes is None else int(self._classes[label])
+    @override
+    def following(self, index: int) -> int:
+        while True:
+            index = super().following(index)
+            if self._classes is None:
+                return index
+            label = int(self.dataset.labels_between(index, index + 1)[0])
+            if label >= 0 and self._classes[label] >= 0:
+                return index
+
+    @override
+    def decoded(self, index: int) -> tuple[Image, int]:
+        image, label = self.dataset.decoded(index)
+        number = label if self._classes is None else int(self._classes[label])
+        if number < 0:
+            raise BrokenRecordError(
+                f"{self.dataset.where(index)}: its label is {label}, which --min-images leaves "
+                "out, but its identity record says another class"
+            )
+        return fit_to(image, self.dataset.image_size, self.dataset.where(index)), number
 
     def of_classes(self, start: int, stop: int) -> Iterator[NDArray[np.int64]]:
         """Yield the images of the classes ``[start, stop)``, by their new numbers, in pieces."""
-        for first, own in self._dataset.label_chunks():
+        for first, own in self.dataset.label_chunks():
             # Unreadable images (-1) are of no class.
             numbers = own if self._classes is None else self._classes[own]
             classes = np.where(own < 0, -1, numbers)
             yield np.flatnonzero((classes >= start) & (classes < stop)) + first
 
-    def following(self, index: int) -> int:
-        """Return the first chosen image after ``index``; after the last comes the first."""
-        while True:
-            index = (index + 1) % self._total
-            if self._classes is None:
-                return index
-            label = int(self._dataset.labels_between(index, index + 1)[0])
-            if label >= 0 and self._classes[label] >= 0:
-                return index
-
     def _choose(self, counts: NDArray[np.int32], least: int) -> None:
         """Leave out the classes with fewer images than ``least``: their ``counts`` become 0."""
-        kept, path = counts >= least, self._dataset.path
+        kept, path = counts >= least, self.dataset.path
         if not kept.any():
             raise DataError(
                 f"{path}: no identity has {least} images or more; choose a smaller --min-images"
@@ -132,7 +120,7 @@ class Selection:
         self._classes -= 1
         _log.info(
             "%s: kept the %d identities (%d images) with %d images or more of %d (%d)",
-            *(path, self.num_classes, self._count, least, len(counts), self._total),
+            *(path, self.num_classes, self._count, least, len(counts), len(self.dataset)),
         )
 
 

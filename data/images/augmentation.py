@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from data.decoding import Image, encode
-from data.images.transforms import GRAY, jitter_matrix, resized
-
-Draws = Mapping[str, NDArray[np.float64]]
-"""Random numbers of each change that is on: float64 ``[images, numbers of the change]``, 0 … 1."""
+from data.images.transforms import GRAY, Unchanged, jitter_matrix, resized
 
 # Qualities of JPEG, 2 to 20.
 _LOWEST_QUALITY, _QUALITIES = 2, 19
@@ -27,7 +27,7 @@ _SMALLEST_SCALE = 0.2
 _SMALLEST_SIGMA, _LARGEST_SIGMA = 0.5, 2.0
 
 
-class Augmentation:
+class Augmentation(Unchanged):
     """The changes that are on, in an order in which a camera and a network lose quality.
 
     First sharpness, then resolution, what JPEG takes, colors.
@@ -40,29 +40,25 @@ class Augmentation:
         """
         self._strengths = {name: strengths[name] for name in _CHANGES if strengths.get(name)}
 
-    def draw(self, seed: Sequence[int], first: int, count: int) -> Draws:
-        """Draw what ``apply`` needs for the rows ``[first, first + count)`` of a global batch."""
-        draws = {}
-        for name in self._strengths:
-            rng = np.random.default_rng((*seed, zlib.crc32(name.encode())))
-            draws[name] = rng.random((first + count, _CHANGES[name][1]))[first:]
-        return draws
+    @override
+    def draw(self, seed: Sequence[int], count: int) -> NDArray[Any]:
+        columns = [
+            np.random.default_rng((*seed, zlib.crc32(name.encode()))).random((count, numbers))
+            for name, (_, numbers) in _CHANGES.items()
+            if name in self._strengths
+        ]
+        return np.hstack([np.empty((count, 0)), *columns])
 
-    def apply(self, image: Image, draws: Draws, row: int) -> Image:
-        """Return a changed image.
-
-        Args:
-            image: uint8 ``[height, width, 3]``, RGB; may be changed in place.
-            draws: of ``draw``.
-            row: of the image in them.
-        """
-        for name, drawn in draws.items():
-            (change, _), strength = _CHANGES[name], self._strengths[name]
-            numbers = drawn[row].tolist()
+    @override
+    def apply(self, image: Image, draws: NDArray[Any]) -> Image:
+        numbers = iter(draws.tolist())
+        for name, strength in self._strengths.items():
+            change, count = _CHANGES[name]
+            first, *others = islice(numbers, count)
             if name in _OF_EVERY_IMAGE:
-                image = change(image, strength, *numbers)
-            elif numbers[0] < strength:
-                image = change(image, *numbers[1:])
+                image = change(image, strength, first, *others)
+            elif first < strength:
+                image = change(image, *others)
         return image
 
 

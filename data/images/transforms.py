@@ -8,8 +8,9 @@ image by image wherever an image is decoded.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 import cv2
 import numpy as np
@@ -41,11 +42,11 @@ _LARGEST_RATIO = 4 / 3
 class Unchanged:
     """The images of a batch as they are; derived classes change them."""
 
-    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        """Draw what ``apply`` needs for ``count`` images: float32 ``[count, …]``; here nothing."""
+    def draw(self, seed: Sequence[int], count: int) -> NDArray[Any]:
+        """Draw what ``apply`` needs for ``count`` images: ``[count, numbers]``; here nothing."""
         return np.empty((count, 0), np.float32)
 
-    def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
+    def apply(self, image: Image, draws: NDArray[Any]) -> Image:
         """Return the changed image.
 
         Args:
@@ -66,11 +67,11 @@ class PadCropFlip(Unchanged):
     """Height and width of the result; None: those of the image."""
 
     @override
-    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        return rng.random((count, 3), np.float32)
+    def draw(self, seed: Sequence[int], count: int) -> NDArray[Any]:
+        return np.random.default_rng(seed).random((count, 3), np.float32)
 
     @override
-    def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
+    def apply(self, image: Image, draws: NDArray[Any]) -> Image:
         (height, width), pad = image.shape[:2], self.padding
         padded = np.zeros((height + 2 * pad, width + 2 * pad, image.shape[2]), np.uint8)
         padded[pad : pad + height, pad : pad + width] = image
@@ -89,7 +90,7 @@ class MiddleCrop(Unchanged):
     """Height and width of the result; at most those of the images."""
 
     @override
-    def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
+    def apply(self, image: Image, draws: NDArray[Any]) -> Image:
         top, left = ((side - self.size) // 2 for side in image.shape[:2])
         return image[top : top + self.size, left : left + self.size]
 
@@ -112,12 +113,13 @@ class RandomResizedCrop(Unchanged):
     """Standard deviation of the shift along the principal axes of ImageNet's colors."""
 
     @override
-    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
+    def draw(self, seed: Sequence[int], count: int) -> NDArray[Any]:
+        rng = np.random.default_rng(seed)
         uniform = rng.random((count, 2 * _ATTEMPTS + 6), np.float32)
         return np.hstack([uniform, rng.standard_normal((count, 3), np.float32)])
 
     @override
-    def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
+    def apply(self, image: Image, draws: NDArray[Any]) -> Image:
         shapes = draws[: 2 * _ATTEMPTS].reshape(_ATTEMPTS, 2)
         (row, column, flip), jitter, lighting = draws[-9:-6], draws[-6:-3], draws[-3:]
         height, width = _random_shape(image, shapes)
@@ -135,7 +137,7 @@ class CenterCrop(MiddleCrop):
     """Scale the shorter side to 8/7 of the size and crop the center, as ImageNet is tested."""
 
     @override
-    def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
+    def apply(self, image: Image, draws: NDArray[Any]) -> Image:
         height, width = image.shape[:2]
         scale = self.size * 8 / 7 / min(height, width)
         height, width = max(self.size, round(scale * height)), max(self.size, round(scale * width))

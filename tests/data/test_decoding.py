@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import pytest
 
-from data.decoding import BEGINNING_BYTES, FILE_ENDINGS, Resizer, decode_file, decode_rgb, is_image
+from data.decoding import BEGINNING_BYTES, FILE_ENDINGS, decode_file, decode_rgb, fit_to, is_image
 from data.headers import encoded_size, is_copied, orientation
 from data.records.recordio import BrokenRecordError
 from tests.support import oriented_images
@@ -257,12 +257,11 @@ def smooth(height: int, width: int) -> np.ndarray:
 def test_sizes_are_those_of_mxnet() -> None:
     """The two differ by roundings: MXNet has an OpenCV of its own."""
     mx = pytest.importorskip("mxnet")
-    resizer = Resizer((112, 112))
     for size in ((250, 250), (96, 96), (113, 113), (250, 249), (249, 250), (2000, 2000)):
         pixels = smooth(*size)
         expected = mx.image.resize_short(mx.nd.array(pixels, dtype="uint8"), 112).asnumpy()
         assert expected.shape == (112, 112, 3)
-        difference = np.abs(resizer.fit(pixels, "a").astype(int) - expected)
+        difference = np.abs(fit_to(pixels, (112, 112), "a").astype(int) - expected)
         assert difference.max() <= 1 and (difference > 0).mean() < 0.1, size
 
 
@@ -270,11 +269,11 @@ def test_images_of_other_shapes_are_refused_and_of_the_right_size_kept() -> None
     sizes = ((250, 300), (112, 112)), ((112, 112), (112, 96)), ((1, 4000), (8, 8))
     for size, wanted in (*sizes, ((224, 224), (112, 96))):
         message = f"^a: the image has {size[0]} x {size[1]} pixels, which is an"
-        assert_broken(message, Resizer(wanted).fit, np.zeros((*size, 3), np.uint8), "a")
+        assert_broken(message, fit_to, np.zeros((*size, 3), np.uint8), wanted, "a")
     pixels = smooth(112, 112)
-    assert Resizer((112, 112)).fit(pixels, "a") is pixels
+    assert fit_to(pixels, (112, 112), "a") is pixels
     for size in ((224, 192), (56, 48)):
-        assert Resizer((112, 96)).fit(smooth(*size), "a").shape == (112, 96, 3)
+        assert fit_to(smooth(*size), (112, 96), "a").shape == (112, 96, 3)
 
 
 @pytest.mark.parametrize("white", [15, 255, 65535])

@@ -14,10 +14,11 @@ import pytest
 
 from data.batches import loader as loader_module
 from data.batches.face_loader import FaceLoader, MemoryBatches
+from data.batches.image_loader import BROKEN
 from data.batches.order import ROUNDS, epoch_keys, mixed, permuted, unit
 from data.batches.position import Position
-from data.batches.selection import Selection
-from data.decoding import Resizer
+from data.batches.selection import Faces
+from data.decoding import fit_to
 from data.images.augmentation import OPTIONS, Augmentation
 from data.options import FaceDataOptions
 from data.records import record_set
@@ -61,7 +62,7 @@ def test_an_order_is_pinned_as_are_random_numbers() -> None:
 class Labels:
     """A set of which only the labels are known."""
 
-    path, num_classes = "made up", 30
+    path, num_classes, image_size = "made up", 30, (8, 8)
 
     def __init__(self, labels: Any) -> None:
         self._labels = np.array(labels, np.int32)
@@ -71,6 +72,9 @@ class Labels:
 
     def where(self, index: int) -> str:
         return f"image {index}"
+
+    def decoded(self, index: int) -> tuple[np.ndarray, int]:
+        return np.zeros((8, 8, 3), np.uint8), int(self._labels[index])
 
     def label_chunks(self) -> Iterator[tuple[int, np.ndarray]]:
         """In pieces of several lengths."""
@@ -82,9 +86,9 @@ class Labels:
         return self._labels[start:stop]
 
 
-def select(labels: Any, *options: Any) -> Selection:
+def select(labels: Any, min_images: int = 0, class_balance: float = 0.0) -> Faces:
     dataset: Any = Labels(labels)
-    return Selection(dataset, *options)
+    return Faces(dataset, FaceDataOptions(min_images=min_images, class_balance=class_balance))
 
 
 @pytest.fixture
@@ -98,16 +102,17 @@ def labels() -> np.ndarray:
 def test_images_and_classes_by_hand(labels: np.ndarray, min_images: int, caplog) -> None:
     chosen = select(labels, min_images)
     unreadable = np.flatnonzero(labels < 0)
-    said = f"made up: {len(unreadable)} of 333 records are unreadable and left out, the first is "
-    assert f"{said}image {unreadable[0]}" in caplog.text
+    assert f"made up: {len(unreadable)} of 333 records are unreadable and left" in caplog.text
     counts = {label: int((labels == label).sum()) for label in range(30)}
     kept = [label for label in range(30) if counts[label] >= min_images]
     images = [i for i, label in enumerate(labels) if label in kept]
     assert 0 < len(kept) < 30
     assert (chosen.num_classes, len(chosen)) == (len(kept), len(images))
-    numbers = [chosen.new_number(label) for label in range(30)]
-    assert [numbers[label] for label in kept] == list(range(len(kept)))
-    assert numbers.count(-1) == 30 - len(kept)
+    for index, label in enumerate(labels.tolist()):
+        if label in kept:
+            assert chosen.decoded(index)[1] == kept.index(label)
+        elif label >= 0:
+            assert_refused(f"its label is {label}, which --min-images", chosen.decoded, index)
     for start, stop in ((0, len(kept)), (1, 3), (2, 2)):
         found = np.concatenate([*chosen.of_classes(start, stop)]).tolist()
         assert found == [image for image in images if labels[image] in kept[start:stop]]
@@ -123,8 +128,8 @@ def test_images_and_classes_by_hand(labels: np.ndarray, min_images: int, caplog)
 def test_everything_is_chosen_without_a_limit_and_without_looking_up_labels(labels: Any) -> None:
     nothing: Any = Labels(np.zeros(333))
     nothing.label_chunks = nothing.labels_between = None
-    chosen = Selection(nothing, 0)
-    assert (len(chosen), chosen.num_classes, chosen.new_number(29)) == (333, 30, 29)
+    chosen = Faces(nothing, FaceDataOptions())
+    assert (len(chosen), chosen.num_classes) == (333, 30)
     order = chosen.order(epoch_keys(3), 0, 333)
     np.testing.assert_array_equal(order, permuted(0, 333, epoch_keys(3), 333))
     assert [chosen.following(i) for i in (0, 332)] == [1, 0]
@@ -138,7 +143,7 @@ def test_images_come_by_the_size_of_their_class(labels: Any, balance: float, min
     labels = np.where(np.arange(len(labels)) % 3 > 1, 5, labels)
     chosen = select(labels, min_images, balance)
     sizes = np.bincount(labels[labels >= 0], minlength=30)
-    is_kept = np.array([one >= 0 and chosen.new_number(one) >= 0 for one in labels.tolist()])
+    is_kept = (labels >= 0) & (sizes[labels] >= min_images)
     weights = np.where(is_kept, 1.0 / sizes[labels] ** balance, 0.0)
     weights *= len(chosen) / weights.sum()
     assert weights.max() > 3 * weights[is_kept].min()
@@ -197,17 +202,17 @@ def test_batches_are_those_of_the_plainest_loader(
         threads=threads, **changes,
     )  # fmt: skip
     assert images.dtype == np.uint8 and labels.dtype == np.int64
-    change, resizer = Augmentation({**changes, "mirror": 0.5}), Resizer((12, 16))
+    change = Augmentation({**changes, "mirror": 0.5})
     chosen = np.flatnonzero(np.bincount(owner)[owner] >= min_images)
     classes = np.unique(owner[chosen])
     expected, expected_labels = [], []
     for update in range(1, 7):
         epoch, place = divmod(update, len(chosen) // (size * world_size))
         order = permuted(0, len(chosen), epoch_keys(0, seed, epoch), len(chosen))
-        draws = change.draw((1, seed, update), 0, size * world_size)
+        draws = change.draw((1, seed, update), size * world_size)
         for row in range(rank * size, (rank + 1) * size):
             index = chosen[order[place * size * world_size + row]]
-            image = change.apply(resizer.fit(pixels[index], "a").copy(), draws, row)
+            image = change.apply(fit_to(pixels[index], (12, 16), "a").copy(), draws[row])
             expected.append(image.transpose(2, 0, 1))
             expected_labels.append(np.searchsorted(classes, owner[index]))
     assert (images == np.stack(expected)).all() and labels.tolist() == expected_labels
@@ -236,7 +241,7 @@ def test_images_of_some_classes_come_once_in_order_and_unchanged(write_set, capl
         assert numbers(joined(loader.images_of(0, 1))[0]) == [*range(7, 12)]
     with open_loader(overwrite(write_set([2, 3], "broken"), 2, b"junk")) as loader:
         for _ in range(2):
-            assert sorted(joined(loader.images_of(0, 2))[1].tolist()) == [-1, 0, 1, 1, 1]
+            assert sorted(joined(loader.images_of(0, 2))[1].tolist()) == [BROKEN, 0, 1, 1, 1]
     (line,) = (line for line in caplog.messages if "skipped" in line)
     assert re.match(r"skipped a broken record: .*train\.rec: record 2", line)
 
@@ -271,7 +276,7 @@ def test_a_contradicting_label_is_never_minus_1(write_set, monkeypatch, caplog, 
         assert caplog.text.count("skipped a broken record") == wanted
     assert {*labels.tolist()} == {0, 1}
     assert ("record 2: its label is 1, which --min-images leaves out" in caplog.text) == wanted
-    assert sorted(once.tolist()) == [-1] * wanted + [0] * 5 + [1] * 5
+    assert sorted(once.tolist()) == [BROKEN] * wanted + [0] * 5 + [1] * 5
 
 
 def test_a_run_continues_at_its_position_and_ends_its_threads(write_set) -> None:

@@ -109,9 +109,9 @@ def filling(rows: int, number: int, fill: Any = lambda part: None) -> Filling:
     return Batch(np.zeros((rows, 1), np.uint8), np.full(rows, number)), fill
 
 
-@given(st.lists(st.integers(1, 600), max_size=12), st.integers(1, 5), st.integers(1, 4))
+@given(st.lists(st.integers(1, 600), max_size=12), st.integers(1, 5))
 @settings(max_examples=25, deadline=None)
-def test_batches_come_in_order_and_every_row_is_filled_once(sizes, threads, ahead) -> None:
+def test_batches_come_in_order_and_every_row_is_filled_once(sizes, threads) -> None:
     def fillings():
         for number, rows in enumerate(sizes):
             batch, _ = filling(rows, number)
@@ -122,7 +122,7 @@ def test_batches_come_in_order_and_every_row_is_filled_once(sizes, threads, ahea
 
             yield batch, fill
 
-    with Prefetcher(threads, ahead) as prefetcher:
+    with Prefetcher(threads) as prefetcher:
         found = 0
         for found, batch in enumerate(prefetcher.run(fillings()), 1):
             assert batch.images.shape == (sizes[found - 1], 1) and (batch.labels == found - 1).all()
@@ -133,11 +133,11 @@ def test_batches_come_in_order_and_every_row_is_filled_once(sizes, threads, ahea
 def test_batches_start_ahead_errors_come_with_their_batch_and_closing_cancels_others() -> None:
     started: list[int] = []
     fillings = (started.append(number) or filling(4, number) for number in range(30))
-    with Prefetcher(1, 3) as prefetcher:
+    with Prefetcher(1) as prefetcher:
         batches: Any = prefetcher.run(fillings)
         for number in range(9):
             assert next(batches).labels[0] == number
-            assert len(started) == number + 4
+            assert len(started) == number + 5
         batches.close()
     calls: list[int] = []
     held, release = threading.Event(), threading.Event()
@@ -151,7 +151,7 @@ def test_batches_start_ahead_errors_come_with_their_batch_and_closing_cancels_ot
         held.set()
         assert release.wait(60)
 
-    with Prefetcher(1, 2) as prefetcher:
+    with Prefetcher(1) as prefetcher:
         batches = prefetcher.run([filling(4, 0), filling(4, 1, fail)])
         assert next(batches).labels[0] == 0
         assert_refused("row 3 is broken, 1 thread", next, batches, kind=ValueError)
@@ -212,7 +212,7 @@ def test_every_image_is_tested_exactly_once(world_size: int, count: int, broken)
     """All ranks make the batches that they would make of whole images."""
     found: list[int] = []
     number_broken = 0
-    with Prefetcher(2, 2) as prefetcher:
+    with Prefetcher(2) as prefetcher:
         for rank in range(world_size):
             images = TransformedImages(Numbered(count, broken), Unchanged(), (3, 8, 8), len(broken))
             options = {"batch_size": 4, "rank": rank, "world_size": world_size}

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 
-from data.decoding import Resizer
+from data.decoding import fit_to
 from data.plain_pickle import UnsafePickleError, load
 from data.verification.bin_file import VerificationSet, read_bin, write_bin
 from data.verification.pairs import draw_pairs, read_pairs
@@ -216,7 +216,7 @@ def test_a_written_set_reads_back(tmp_path, faces) -> None:
     large = cv2.imencode(".png", noise[..., ::-1])[1].tobytes()
     target = VerificationSet(Path("a.bin"), [large] * 2, np.ones(1, np.bool_))
     scaled = target.decode([1], (112, 112))
-    assert (scaled[0] == Resizer((112, 112)).fit(noise, "a").transpose(2, 0, 1)).all()
+    assert (scaled[0] == fit_to(noise, (112, 112), "a").transpose(2, 0, 1)).all()
 
 
 def test_images_of_several_pairs_are_known_by_their_bytes(faces) -> None:
