@@ -12,24 +12,35 @@ records lie on as many pages of a disk, some: where a key is left out, the longe
 two offsets, and others at equal distances. Identity-grouped sets announce their number of records,
 which is compared as well.
 
-What is found is cached in a file beside the ``.rec``.
+What is found is cached in a file beside the ``.rec``, as are the labels of all images: both are
+read from a text file and from many places of a file that may be on a slow disk, and are the same at
+every start. Later runs map these arrays into memory, where all ranks of a host share them.
+
+A cache that is missing, of another length than it says, or made from other versions of its source
+files is made again, and where the folder cannot be written to, none is used. It is one padded line
+of JSON (sizes and times of the source files, length of the array) and the array; nothing in it can
+run code. It has no checksum, as the record file itself has none: the caches of a billion images
+hold 20 GB, which must not be read at every start. A wrong offset is found when it is used, because
+records begin with a magic number.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import mmap
 import os
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.records.index_cache import cached_array
 from data.records.recordio import BrokenRecordError, RecordFile
 from runtime.errors import DataError
-from runtime.files import read_file
+from runtime.files import StagedFiles, open_regular, read_file
 
 MAX_KEY = 1 << 40
 """The largest key that is believed."""
@@ -39,6 +50,12 @@ _ALL_CHECKED = 1 << 14
 # Records that are checked of a larger file.
 _SPOT_CHECKS = 1 << 9
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+# To be raised whenever the content of a cache changes its meaning or form.
+_CACHE_VERSION = 8
+# The array begins at a multiple of this number of bytes.
+_ALIGNMENT = 64
+_LONGEST_HEADER = 1 << 12
 
 _Numbers = NDArray[np.int64]
 
@@ -226,3 +243,65 @@ def _end(file: RecordFile, offset: int) -> int:
     with contextlib.suppress(BrokenRecordError):
         return file.end(offset)
     return -1
+
+
+def cached_array(
+    path: Path,
+    sources: Sequence[Path],
+    dtype: str,
+    build: Callable[[], NDArray[Any]],
+    is_usable: Callable[[NDArray[Any]], bool],
+) -> NDArray[Any]:
+    """Return a one-dimensional array, mapped from a cache; without a valid one, it is built.
+
+    Args:
+        path: of the cache.
+        sources: the files that the array is made from; some may be missing.
+        dtype: of the array.
+        build: makes the array.
+        is_usable: whether an array from the cache has the right form; a cache may come with a
+            stranger's files.
+    """
+    key = key_of(sources)
+    found = _load(path, key, dtype)
+    if found is not None and is_usable(found):
+        return found
+    array = build()
+    with contextlib.suppress(OSError):
+        write_cache(path, key, array)
+    # A mapped array takes no memory of this process.
+    mapped = _load(path, key, dtype)
+    return array if mapped is None else mapped
+
+
+def key_of(sources: Sequence[Path]) -> list[Any]:
+    """Return what a cache of these files is valid for: sizes and times of their last change."""
+    key: list[Any] = [_CACHE_VERSION]
+    for path in sources:
+        try:
+            status = path.stat()
+            key.append([status.st_size, status.st_mtime_ns])
+        except OSError:
+            key.append(None)
+    return key
+
+
+def _load(path: Path, key: list[Any], dtype: str) -> Optional[NDArray[Any]]:
+    """Map the array; None if the cache is missing, damaged or has another key."""
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+        with open_regular(path) as file:
+            found, length = json.loads(file.readline(_LONGEST_HEADER))
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            array = np.frombuffer(mapped, dtype, offset=file.tell())
+        if found == key and len(array) == length:
+            return array
+    return None
+
+
+def write_cache(path: Path, key: list[Any], array: NDArray[Any]) -> None:
+    """Write a cache, which replaces a file of its name; ``OSError`` if that is not possible."""
+    line = json.dumps([key, len(array)]).encode()
+    with StagedFiles() as files:
+        file = files.open(path)
+        file.write(line + b" " * (-(len(line) + 1) % _ALIGNMENT) + b"\n")
+        file.write(array.data)

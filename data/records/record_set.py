@@ -13,7 +13,6 @@ follow the images and each hold the key range of the images of one identity. Fla
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from contextlib import suppress
@@ -26,13 +25,11 @@ from typing_extensions import override
 
 from data.contents import describe_file
 from data.image_interface import LabeledRecords, Labels, first_readable
-from data.records.index import RecordIndex
-from data.records.index_cache import cached_array
+from data.records.index import RecordIndex, cached_array
 from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, Payload, RecordFile
 from runtime.errors import DataError
 from runtime.files import read_lines
 
-_log = logging.getLogger("data")
 # Limits of ``property``, and its first line; InsightFace's programs may add lines to it.
 _MAX_SIDE = 4096
 _LARGEST_FILE = 1 << 20
@@ -230,12 +227,6 @@ class RecordSet(LabeledRecords):
             raise DataError(
                 f"{path} says {self.num_classes} classes, but {self.path.name} holds {held} "
                 "identities; correct its first line (num_classes,height,width)"
-            )
-        if 0 < held < self.num_classes:
-            _log.warning(
-                "%s says %d classes, but %s holds %d identities: the others have no image; correct "
-                "its first line (num_classes,height,width) if it is wrong",
-                *(path, self.num_classes, self.path.name, held),
             )
 
     def _look_up_labels(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:

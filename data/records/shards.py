@@ -21,7 +21,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Union
+from typing import Optional, Union
 
 import numpy as np
 from typing_extensions import override
@@ -33,7 +33,8 @@ from runtime.errors import ConfigError, DataError
 
 _SHARD = re.compile(r"train-\d{5,}\.rec")
 _MOST_CLASSES = (1 << 31) - 1
-# Files of which more than the size is compared: to read blocks of each of thousands takes long.
+# Files of which more than the number of images is compared: to read blocks of each of thousands
+# takes long.
 _DESCRIBED = 8
 
 
@@ -48,7 +49,8 @@ def open_sets(paths: Sequence[Union[str, Path]]) -> Union[RecordSet, JoinedSet]:
     if any(shards.values()):
         allow_open_files()
     sets = [
-        ShardedSet(Path(path), shards[path]) if shards[path] else RecordSet(path) for path in paths
+        _open_shards(Path(path), shards[path]) if shards[path] else RecordSet(path)
+        for path in paths
     ]
     if len(sets) == 1:
         return sets[0]
@@ -82,8 +84,19 @@ class JoinedSet(LabeledRecords):
 
     path: Union[Path, str]
 
-    def __init__(self, members: Sequence[LabeledRecords]) -> None:
+    def __init__(
+        self,
+        members: Sequence[LabeledRecords],
+        path: Optional[Path] = None,
+        shared_classes: Optional[int] = None,
+    ) -> None:
         """Join open sets.
+
+        Args:
+            members: the sets.
+            path: of their folder; by default the paths of all.
+            shared_classes: the number of classes, if all sets have the same; by default those of a
+                set follow on those of the set before it.
 
         Raises:
             DataError: their images differ in size.
@@ -96,13 +109,15 @@ class JoinedSet(LabeledRecords):
                     "pack them anew at one size, write one size into each property (images are "
                     "resized), or train on one"
                 )
-        self.path = " + ".join(str(one.path) for one in members)
+        self.path = path or " + ".join(str(one.path) for one in members)
         self.image_size = members[0].image_size
         self._members = members
         self._starts = [0, *accumulate(map(len, members))]
         counts = (one.num_classes for one in members)
         # The number of each set's class 0.
         *self._first_classes, self.num_classes = accumulate(counts, initial=0)
+        if shared_classes is not None:
+            self.num_classes, self._first_classes = shared_classes, [0] * len(members)
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -133,8 +148,10 @@ class JoinedSet(LabeledRecords):
 
     @override
     def fingerprint(self) -> str:
-        found = " ".join(member.fingerprint() for member in self._members)
-        return f"{len(self._members)} sets, checksum {zlib.crc32(found.encode()):08x}"
+        step = -(-len(self._members) // _DESCRIBED)
+        parts = [str(len(one)) for one in self._members]
+        parts += [one.fingerprint() for one in self._members[::step]]
+        return f"{len(self._members)} sets, checksum {zlib.crc32(' '.join(parts).encode()):08x}"
 
     def _locate(self, index: int) -> tuple[int, int]:
         """Return the number of the file that holds an image, and the image's index in it."""
@@ -142,63 +159,43 @@ class JoinedSet(LabeledRecords):
         return number, index - self._starts[number]
 
 
-class ShardedSet(JoinedSet):
-    """The shards of a folder as one set; ``path`` is the folder."""
+def _open_shards(folder: Path, shards: Sequence[Path]) -> JoinedSet:
+    """Open the shards of a folder as one set.
 
-    path: Path
-
-    def __init__(self, folder: Path, shards: Sequence[Path]) -> None:
-        """Open all shards.
-
-        Raises:
-            DataError: a shard is missing, or cannot be right.
-        """
-        self.path = folder
-        for number, path in enumerate(shards):
-            if path.name != shard_path(folder, number).name:
-                raise DataError(
-                    f"{shard_path(folder, number)} is missing, but {path.name} is there; copy the "
-                    "set again"
-                )
-        description = folder / "property"
-        if not os.path.isfile(description):
+    Raises:
+        DataError: a shard is missing, or cannot be right.
+    """
+    for number, path in enumerate(shards):
+        if path.name != shard_path(folder, number).name:
             raise DataError(
-                f"{description} is missing, by which {len(shards)} shards are checked to be all; "
-                "write num_classes,height,width of the whole set into it"
+                f"{shard_path(folder, number)} is missing, but {path.name} is there; copy the "
+                "set again"
             )
-        whole = read_property(description, _MOST_CLASSES)
-        members = [RecordSet(path, whole) for path in shards]
-        # The first may have been replaced while the last was opened.
+    description = folder / "property"
+    whole = read_property(description, _MOST_CLASSES)
+    members = [RecordSet(path, whole) for path in shards]
+    # The first may have been replaced while the last was opened.
+    for member in members:
+        member.check_unchanged()
+    if not any(member.identities for member in members):
+        return JoinedSet(members, folder, shared_classes=whole[0])
+    if not all(member.identities for member in members):
+        raise DataError(
+            f"{folder} has shards with identity records and others without; pack all shards of a "
+            "set alike"
+        )
+    if sum(member.num_classes for member in members) > whole[0]:
+        # In a set from an unsorted list, a class has several identity records.
         for member in members:
-            member.check_unchanged()
-        kinds = {bool(member.identities): member.path for member in reversed(members)}
-        if len(kinds) > 1:
-            raise DataError(
-                f"{kinds[True]} has identity records and {kinds[False]} has none; pack all shards "
-                "of a set alike"
-            )
-        is_grouped = True in kinds
-        if is_grouped and sum(member.num_classes for member in members) > whole[0]:
-            # In a set from an unsorted list, a class has several identity records.
-            for member in members:
-                member.num_classes = member.labeled_classes()
-        super().__init__(members)
-        self.path, self._shards = folder, members
-        if not is_grouped:
-            self.num_classes, self._first_classes = whole[0], [0] * len(members)
-        elif self.num_classes != whole[0]:
-            raise DataError(
-                f"{description} says {whole[0]} classes, but the {len(members)} shards hold "
-                f"{self.num_classes} identities; a shard is missing or of another packing: copy "
-                "the set again"
-            )
-
-    @override
-    def fingerprint(self) -> str:
-        step = -(-len(self._shards) // _DESCRIBED)
-        parts = [str(len(shard.file)) for shard in self._shards]
-        parts += [shard.fingerprint() for shard in self._shards[::step]]
-        return f"{len(self._shards)} files, checksum {zlib.crc32(' '.join(parts).encode()):08x}"
+            member.num_classes = member.labeled_classes()
+    joined = JoinedSet(members, folder)
+    if joined.num_classes != whole[0]:
+        raise DataError(
+            f"{description} says {whole[0]} classes, but the {len(members)} shards hold "
+            f"{joined.num_classes} identities; a shard is missing or of another packing: copy the "
+            "set again"
+        )
+    return joined
 
 
 def shards_of(path: Path) -> list[Path]:

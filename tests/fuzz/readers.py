@@ -19,7 +19,7 @@ from data.align.points import PointsFile
 from data.align.similarity import align
 from data.decoding import decode_rgb
 from data.pack.image_files import ImageReader
-from data.records import index_cache
+from data.records.index import key_of
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, RecordFile, encode
 from data.records.shards import JoinedSet
@@ -117,7 +117,7 @@ def _read_cache(folder: Path, content: bytes) -> None:
     if not sources[0].exists():
         write_records(folder)
     head, newline, array = content.partition(b"\n")
-    head = _changed(head, lambda found: [index_cache.key_of(sources), found[1]])
+    head = _changed(head, lambda found: [key_of(sources), found[1]])
     for kind in ("idx", "labels"):
         (folder / f"train.{kind}.cache").write_bytes(head + newline + array)
     _use_set(folder)

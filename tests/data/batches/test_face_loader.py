@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 
 from data.batches import loader as loader_module
-from data.batches.face_loader import FaceLoader, MemoryBatches
+from data.batches.face_loader import FaceLoader, Faces, MemoryBatches
 from data.batches.image_loader import BROKEN
 from data.batches.order import ROUNDS, epoch_keys, mixed, permuted, unit
 from data.batches.position import Position
-from data.batches.selection import Faces
 from data.decoding import fit_to
-from data.images.augmentation import OPTIONS, Augmentation
+from data.images.transforms import CHANGES_OF_FACES, Augmentation
 from data.options import FaceDataOptions
 from data.records import record_set
 from data.records.record_set import RecordSet
@@ -195,7 +194,7 @@ def test_batches_are_those_of_the_plainest_loader(
     owner = np.repeat(np.arange(5), [3, 4, 5, 6, 7])
     encoded = [cv2.imencode(".png", image[..., ::-1])[1].tobytes() for image in pixels]
     seed, size, rank = 7, 3, world_size - 1
-    changes: dict[str, Any] = dict.fromkeys(OPTIONS, strength)
+    changes: dict[str, Any] = dict.fromkeys(CHANGES_OF_FACES, strength)
     images, labels = load(
         pack_set(tmp_path, encoded, owner.tolist(), (12, 16)), 6, start=1, batch_size=size,
         rank=rank, world_size=world_size, seed=seed, min_images=min_images,

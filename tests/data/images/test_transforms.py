@@ -4,8 +4,14 @@ import cv2
 import numpy as np
 import pytest
 
-from data.images.augmentation import OPTIONS, Augmentation
-from data.images.transforms import CenterCrop, MiddleCrop, PadCropFlip, RandomResizedCrop
+from data.images.transforms import (
+    CHANGES_OF_FACES,
+    Augmentation,
+    CenterCrop,
+    MiddleCrop,
+    PadCropFlip,
+    RandomResizedCrop,
+)
 
 NOISE = np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)
 # Area and ratio that do not fit into 40 × 30, and ones that make a part of 10 × 10.
@@ -85,7 +91,7 @@ def test_a_share_of_the_images_is_affected(name: str) -> None:
 
 
 def test_each_change_has_random_numbers_of_its_own() -> None:
-    order = [*OPTIONS, "mirror"]
+    order = [*CHANGES_OF_FACES, "mirror"]
     everything = Augmentation(dict.fromkeys(order, 0.5))
     whole, other = everything.draw((1, 2), 9), everything.draw((1, 3), 9)
     assert Augmentation({}).draw((1, 2), 9).shape == (9, 0)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 import os
 import re
 import struct
@@ -11,8 +10,8 @@ import numpy as np
 import pytest
 
 from data.records import index as index_module
-from data.records import index_cache, record_set
-from data.records.index_cache import cached_array
+from data.records import record_set
+from data.records.index import cached_array
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, RecordFile, encode
 from runtime.errors import DataError
@@ -326,8 +325,8 @@ def test_a_cache_of_other_content_or_length_is_made_again(read, tmp_path) -> Non
     read()
     cache = tmp_path / "cache"
     whole = cache.read_bytes()
-    key = index_cache.key_of([tmp_path / "source", tmp_path / "absent"])
-    index_cache.write_cache(cache, key, ARRAY[1:])
+    key = index_module.key_of([tmp_path / "source", tmp_path / "absent"])
+    index_module.write_cache(cache, key, ARRAY[1:])
     assert [read(), read()] == [True, False]
     header = whole[: whole.index(b"\n") + 1]
     for content in (b"", b"\n", b"[]\n", b"{}\n", b"7\n", b"\x80\x04N.", b"x" * 9000, whole[:-8],
@@ -336,7 +335,7 @@ def test_a_cache_of_other_content_or_length_is_made_again(read, tmp_path) -> Non
         assert [read(), read()] == [True, False], content
 
 
-def test_links_are_neither_followed_nor_a_traceback(read, tmp_path, caplog) -> None:
+def test_links_are_neither_followed_nor_a_traceback(read, tmp_path) -> None:
     """Whoever made the folder may have put links under the names of caches."""
     (tmp_path / "user").write_bytes(b"precious")
     for name in ("cache", f".cache.{os.getpid()}.part", ".cache.part"):
@@ -349,7 +348,6 @@ def test_links_are_neither_followed_nor_a_traceback(read, tmp_path, caplog) -> N
             (tmp_path / old).unlink(missing_ok=True)
         (tmp_path / name).symlink_to(name)
         assert read()
-    caplog.set_level(logging.INFO)
     path = tmp_path / "no folder" / "cache"
     array = cached_array(path, [], "<i8", lambda: ARRAY, lambda _: True)
-    assert array is ARRAY and "cannot be written" in caplog.text
+    assert array is ARRAY
