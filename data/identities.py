@@ -1,21 +1,19 @@
 """A folder of images per identity or class, the usual form of images that are not packed.
 
-Threads list the folders, since a network disk answers slowly but answers many requests at once;
-names are kept as plain strings, since there may be millions.
+Names are kept as plain strings, since there may be millions.
 """
 
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Union
 
 import numpy as np
 
 from data.decoding import BEGINNING_BYTES, FILE_ENDINGS, IMAGE_ENDINGS, is_image
-from data.worker_threads import map_in_order, track
 from runtime.errors import DataError
 from runtime.files import open_regular
 
@@ -24,7 +22,6 @@ _NO_CLASSES = frozenset(
     ("__macosx", "lost+found", "$recycle.bin", "system volume information", "@eadir", "#recycle")
     + ("#snapshot", "__pycache__")
 )
-_Place = tuple[int, int]
 
 
 class Identity(NamedTuple):
@@ -50,7 +47,7 @@ def remarks_about(folder: Union[str, Path], left_out: _LeftOut) -> list[str]:
     ]
 
 
-def list_images(folder: Union[str, Path], workers: int = 1) -> tuple[_Images, _LeftOut]:
+def list_images(folder: Union[str, Path]) -> tuple[_Images, _LeftOut]:
     """Return the images of a folder and of all folders in it, and what is left out.
 
     By the path of each folder, which is empty for the first; all paths are within that. The images
@@ -65,35 +62,38 @@ def list_images(folder: Union[str, Path], workers: int = 1) -> tuple[_Images, _L
     found: _Images = {}
     left_out: _LeftOut = []
     # Links may lead around forever, or to one folder on 2^n paths.
-    seen: set[_Place] = set()
-    level = [""]
-    while level:
-        waiting: list[str] = []
-        with map_in_order(partial(_scan, str(folder)), level, workers) as results:
-            for inner, one in zip(level, track(results, len(level), "listing folders")):
-                if one.place in seen:
-                    left_out.append(("folders to which several links lead", inner))
-                    continue
-                seen.add(one.place)
-                found[inner] = one.images
-                left_out += one.left_out
-                waiting += one.folders
-        level = waiting
+    seen: set[tuple[int, int]] = set()
+    waiting = deque([""])
+    while waiting:
+        inner = waiting.popleft()
+        status = os.stat(os.path.join(folder, inner))
+        if (status.st_dev, status.st_ino) in seen:
+            left_out.append(("folders to which several links lead", inner))
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        found[inner] = []
+        with os.scandir(os.path.join(folder, inner)) as scanned:
+            entries = sorted(scanned, key=lambda entry: entry.name)
+        for entry in entries:
+            path = os.path.join(inner, entry.name)
+            is_folder = _is_folder(entry)
+            if reason := _reason_of_folder(entry) if is_folder else _reason_of_file(entry):
+                left_out.append((reason, path))
+            else:
+                (waiting if is_folder else found[inner]).append(path)
     return {inner: found[inner] for inner in sorted(found, key=_parts)}, left_out
 
 
-def find_identities(
-    folder: Path, min_images: int, workers: int
-) -> tuple[list[Identity], list[str]]:
+def find_identities(folder: Path, min_images: int = 1) -> tuple[list[Identity], list[str]]:
     """Return the identities (or classes) of a folder by name, and lines about what is left out.
 
     Images in folders within the folder of an identity belong to it. Identities with fewer than
-    ``min_images`` (at least 1) are left out; ``workers`` threads list the folders.
+    ``min_images`` (at least 1) are left out.
 
     Raises:
         DataError: there is no such folder, or no identity is left.
     """
-    outside, listed, left_out = _list_folders(folder, workers)
+    outside, listed, left_out = _list_folders(folder)
     kept, nested, total = [], [], 0
     for identity in listed:
         total += len(identity.images)
@@ -117,7 +117,7 @@ def find_identities(
     return kept, remarks_about(folder, left_out)
 
 
-def find_images(folder: Path, workers: int) -> tuple[list[str], list[str]]:
+def find_images(folder: Path) -> tuple[list[str], list[str]]:
     """Return the paths of the images in a folder, at any depth, and lines about what is left out.
 
     The paths are relative to the folder; ``find_identities`` says the rest.
@@ -125,7 +125,7 @@ def find_images(folder: Path, workers: int) -> tuple[list[str], list[str]]:
     Raises:
         DataError: there is no such folder, or no image.
     """
-    images, listed, left_out = _list_folders(folder, workers)
+    images, listed, left_out = _list_folders(folder)
     images += [os.path.join(found.name, image) for found in listed for image in found.images]
     if not images:
         raise DataError(
@@ -158,14 +158,14 @@ def is_class(name: str) -> bool:
     return name[0] != "." and name.lower() not in _NO_CLASSES
 
 
-def _list_folders(folder: Path, workers: int) -> tuple[list[str], list[Identity], _LeftOut]:
+def _list_folders(folder: Path) -> tuple[list[str], list[Identity], _LeftOut]:
     """Return the images in a folder itself, and its folders, each with its images, by name."""
     if not os.path.isdir(folder):
         raise DataError(
             f"{folder} is no folder; name one that holds a folder of images per identity or class"
         )
     try:
-        found, left_out = list_images(folder, workers)
+        found, left_out = list_images(folder)
     except OSError as error:
         raise DataError(f"{error.filename} cannot be listed: {error.strerror}") from None
     outside, listed = found.pop(""), {inner: list[str]() for inner in found if os.sep not in inner}
@@ -174,36 +174,6 @@ def _list_folders(folder: Path, workers: int) -> tuple[list[str], list[Identity]
         listed[name] += [image[len(name) + 1 :] for image in images]
     left_out += [("folders without images", name) for name, images in listed.items() if not images]
     return outside, [Identity(*one) for one in listed.items()], left_out
-
-
-class _Scanned(NamedTuple):
-    """A folder's device and number, its images and folders by name, and what is left out."""
-
-    place: _Place
-    images: list[str]
-    folders: list[str]
-    left_out: _LeftOut
-
-
-def _scan(top: str, inner: str) -> _Scanned:
-    """List a folder; all paths are within ``top``."""
-    path = os.path.join(top, inner)
-    status = os.stat(path)
-    found = _Scanned((status.st_dev, status.st_ino), [], [], [])
-    with os.scandir(path) as scanned:
-        entries = sorted(scanned, key=lambda entry: entry.name)
-    for entry in entries:
-        is_folder = _is_folder(entry)
-        if is_folder:
-            reason = "" if is_class(entry.name) else "folders that are hidden or made by programs"
-        else:
-            reason = _reason_of_file(entry)
-        path = os.path.join(inner, entry.name)
-        if reason:
-            found.left_out.append((reason, path))
-        else:
-            (found.folders if is_folder else found.images).append(path)
-    return found
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -216,6 +186,11 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _parts(path: str) -> list[str]:
     return path.split(os.sep)
+
+
+def _reason_of_folder(entry: os.DirEntry[str]) -> str:
+    """Return why a folder is left out, in the plural; empty if it may be a class."""
+    return "" if is_class(entry.name) else "folders that are hidden or made by programs"
 
 
 def _reason_of_file(entry: os.DirEntry[str]) -> str:

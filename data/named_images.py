@@ -29,7 +29,6 @@ from data.pack.image_files import fit
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError
 from data.verification.bin_file import read_bin
-from runtime import environment
 from runtime.errors import DataError
 
 _REC, _BIN = ".rec", ".bin"
@@ -183,7 +182,7 @@ def _open(given: str) -> ImageSource:
 
 def _images_of_folder(folder: str) -> ImageSource:
     top = folder.rstrip(os.sep) or os.sep
-    images, remarks = find_images(Path(top), environment.visible_threads())
+    images, remarks = find_images(Path(top))
     paths = [_checked(os.path.join(top, path)) for path in images]
     return image_files(paths, [os.path.dirname(path) for path in images], remarks)
 

@@ -98,7 +98,7 @@ def main() -> int:
     options = _parse(sys.argv[1:])
     out: Path = options.out
     with new_folder(out) as hidden:
-        names, remarks = find_images(options.folder, options.workers)
+        names, remarks = find_images(options.folder)
         points = PointsFile(options.points, options.folder)
         refused = _cut_all(points, names, hidden, options)
     for line in remarks:

@@ -16,7 +16,6 @@ from data.contents import describe_file
 from data.identities import find_identities
 from data.image_interface import EncodedImages, ImageFiles, first_readable
 from data.records.record_set import RecordSet
-from runtime import environment
 from runtime.errors import DataError
 
 
@@ -75,7 +74,7 @@ class ClassFolders(ImageFiles):
             DataError: there are no images, a folder cannot be listed, or a class is none of these.
         """
         self._folder = folder
-        found, left_out = find_identities(folder, 1, environment.visible_threads())
+        found, left_out = find_identities(folder)
         own = {one.name: one.images for one in found}
         self.classes = list(own) if classes is None else classes
         labels = {name: label for label, name in enumerate(self.classes)}

@@ -174,7 +174,7 @@ def _pack(options: argparse.Namespace) -> None:
         pack_pairs(pairs, options.out, reader)
         print_line(f"{options.out}: {len(pairs)} pairs")
         return
-    training, remarks = find_identities(options.folder, options.min_images, options.workers)
+    training, remarks = find_identities(options.folder, options.min_images)
     if every := options.holdout_every:
         held_out = training[every - 1 :: every]
         del training[every - 1 :: every]

@@ -30,15 +30,14 @@ def test_identities_and_images_come_by_name(tmp_path) -> None:
           *(f"{name}/1.png" for name in created))  # fmt: skip
     assert not any(map(identities.is_class, created))
     expected = [Identity("a", ["x.jpeg"]), Identity("b", ["10.JPG", "2.png"])]
-    found = find_identities(tmp_path, 1, 1)
-    assert found == find_identities(tmp_path, 1, 3)
+    found = find_identities(tmp_path, 1)
     assert found[0] == [Identity("_p", formats), *expected]
-    assert [identity.name for identity in find_identities(tmp_path, 2, 1)[0]] == ["_p", "b"]
-    assert_refused("none of its 3 folders .*, or lower --min", find_identities, tmp_path, 10, 1)
+    assert [identity.name for identity in find_identities(tmp_path, 2)[0]] == ["_p", "b"]
+    assert_refused("none of its 3 folders .*, or lower --min", find_identities, tmp_path, 10)
     flat = tmp_path / "b"
     (flat / "none").mkdir()
-    assert_refused("none of its 1 folders .* folder for each$", find_identities, flat, 1, 1)
-    assert_refused("2.png is no folder; name one", find_identities, flat / "2.png", 1, 1)
+    assert_refused("none of its 1 folders .* folder for each$", find_identities, flat, 1)
+    assert_refused("2.png is no folder; name one", find_identities, flat / "2.png", 1)
 
 
 def test_images_are_found_whatever_they_are_called(tmp_path, make_image) -> None:
@@ -54,7 +53,7 @@ def test_images_are_found_whatever_they_are_called(tmp_path, make_image) -> None
     (mixed / "ann" / "loop").symlink_to(mixed)
     (mixed / "ann" / "gone").symlink_to("nowhere")
     os.mkfifo(mixed / "bob" / "pipe")
-    found, remarks = find_identities(mixed, 1, 1)
+    found, remarks = find_identities(mixed, 1)
     assert found == [
         Identity("ann", [name[len("ann/") :] for name in images[1:6]]),
         Identity("bob", ["1.jpg_large"]),
@@ -71,10 +70,10 @@ def test_images_are_found_whatever_they_are_called(tmp_path, make_image) -> None
             "1 images outside of the folders, the first is stray.png",
         )),
     ]  # fmt: skip
-    found, remarks = find_identities(mixed, 2, 1)
+    found, remarks = find_identities(mixed, 2)
     expected = f"{mixed}: left out 1 identities with fewer than 2 images, the first is bob"
     assert [name for name, _ in found] == ["ann"] and expected in remarks
-    found_images, remarks = find_images(mixed, 2)
+    found_images, remarks = find_images(mixed)
     assert found_images == images and len(remarks) == 6
 
 
@@ -89,7 +88,7 @@ def test_a_folder_on_many_paths_is_listed_once(tmp_path) -> None:
     assert sum(images.values(), []) == ["/".join(["a"] * n + ["1.png"]) for n in range(30)]
     assert {reason for reason, _ in left_out} == {"folders to which several links lead"}
     assert (len(left_out), left_out[0][1]) == (30, "b")
-    assert find_images(tmp_path, 1)[0] == [f"{number:02}/1.png" for number in range(30)]
+    assert find_images(tmp_path)[0] == [f"{number:02}/1.png" for number in range(30)]
 
 
 def test_a_person_with_two_names_is_one(tmp_path) -> None:
@@ -98,15 +97,15 @@ def test_a_person_with_two_names_is_one(tmp_path) -> None:
     touch(tmp_path, f"{person}/1.png", f"{person}/{text}", "c/1.png")
     for link, target in (("a", person), ("latest", "c"), ("all", ".")):
         (tmp_path / link).symlink_to(target)
-    found, remarks = find_identities(tmp_path, 1, 2)
+    found, remarks = find_identities(tmp_path, 1)
     assert found == [Identity("a", ["1.png"]), Identity("c", ["1.png"])]
     again = f"{tmp_path}: left out 3 folders to which several links lead, the first is "
     assert len(remarks) == 2 and remarks[1].startswith(again), remarks
     assert f"a/{text}" in remarks[0]
-    assert find_images(tmp_path, 2)[0] == ["a/1.png", "c/1.png"]
+    assert find_images(tmp_path)[0] == ["a/1.png", "c/1.png"]
     # As if a folder of several sets were one set: their names would be the identities.
     touch(tmp_path / "sets", "train/ann/1.png", "train/bob/1.png", "val/ann/2.png")
-    assert_refused("all images lie deeper .* train/ann/1", find_identities, tmp_path / "sets", 1, 1)
+    assert_refused("all images lie deeper .* train/ann/1", find_identities, tmp_path / "sets", 1)
 
 
 def opened(*inputs: str, size: tuple = (16, 16), scales: bool = False) -> NamedImages:
