@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from data import MAX_PIXELS, headers
 from data.records.recordio import BrokenRecordError, Payload
-from runtime.errors import DataError
 from runtime.files import read_file
 
 Image = NDArray[np.uint8]
@@ -129,14 +128,14 @@ def read_image(path: Union[str, Path]) -> Image:
     """Read and decode a file; see ``decode_file``.
 
     Raises:
-        DataError: it cannot be read or decoded; the message begins with its path.
+        BrokenRecordError: it cannot be read or decoded; the message begins with its path.
     """
     try:
         return decode_file(read_file(path))
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        raise BrokenRecordError(f"{path} cannot be read: {error.strerror}") from None
     except BrokenRecordError as error:
-        raise DataError(f"{path}: {error}") from None
+        raise BrokenRecordError(f"{path}: {error}") from None
 
 
 def is_image(name: str, beginning: bytes) -> bool:

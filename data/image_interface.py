@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.contents import Images
-from data.decoding import Image, decode_file, decode_rgb
+from data.decoding import Image, decode_rgb, read_image
 from data.records.recordio import BrokenRecordError, Payload
 from runtime.errors import DataError
-from runtime.files import read_file
 
 # Bounds the memory that labels take.
 _LABELS_AT_ONCE = 1 << 18
@@ -64,15 +63,12 @@ class EncodedImages(ImageSet, Protocol):
     def decoded(self, index: int) -> tuple[Image, int]:
         payload, label = self.image(index)
         try:
-            return self._decode(payload), label
+            return decode_rgb(payload), label
         except BrokenRecordError as error:
             raise BrokenRecordError(f"{self.where(index)}: {error}") from None
 
-    def _decode(self, payload: Payload) -> Image:
-        return decode_rgb(payload)
 
-
-class ImageFiles(EncodedImages):
+class ImageFiles(ImageSet):
     """Image files of all formats that are decoded."""
 
     def __init__(
@@ -90,20 +86,12 @@ class ImageFiles(EncodedImages):
         return len(self.paths)
 
     @override
-    def image(self, index: int) -> tuple[Payload, int]:
-        try:
-            return read_file(self.paths[index]), self.labels[index]
-        except OSError as error:
-            where = self.where(index)
-            raise BrokenRecordError(f"{where} cannot be read: {error.strerror}") from None
+    def decoded(self, index: int) -> tuple[Image, int]:
+        return read_image(self.paths[index]), self.labels[index]
 
     @override
     def where(self, index: int) -> str:
         return self.paths[index]
-
-    @override
-    def _decode(self, payload: Payload) -> Image:
-        return decode_file(payload)
 
 
 class LabeledRecords(EncodedImages, Protocol):
@@ -138,7 +126,7 @@ class LabeledRecords(EncodedImages, Protocol):
         """
 
 
-def first_readable(images: EncodedImages) -> int:
+def first_readable(images: ImageSet) -> int:
     """Return the number of the first image that can be decoded.
 
     Raises:

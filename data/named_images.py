@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from data.align.points import PointsFile
 from data.decoding import fit_to
 from data.identities import find_images
-from data.image_interface import EncodedImages, ImageFiles
+from data.image_interface import ImageFiles, ImageSet
 from data.pack.image_files import fit
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError
@@ -39,7 +39,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 class ImageSource:
     """Images of one input; read from any number of threads."""
 
-    images: EncodedImages
+    images: ImageSet
     name: Callable[[int], str]
     """The path of an image, or that of its set, a colon, and its key in the set."""
     label: Callable[[int], str]

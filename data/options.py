@@ -19,10 +19,7 @@ class DataOptions(Options):
     dataset: Optional[str] = None
     """Preset: data set and the recipe that belongs to it; every value of it can be overridden."""
 
-    num_classes: Optional[int] = number(
-        None,
-        Range(lambda value: value >= 2, "must be at least 2: one class cannot be told from others"),
-    )
+    num_classes: Optional[int] = number(None, Range(lambda value: value >= 2, "must be at least 2"))
     """Classes of a made-up or drawn set; other sets know their own number."""
 
     num_images: Optional[int] = number(None, POSITIVE_COUNT)

@@ -14,6 +14,8 @@ all batches have one size on any number of ranks, and a broken image leaves a ro
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Optional
 
@@ -21,13 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.batches.loader import Batch, BrokenImages, Filling, Loader, Prefetcher, empty_batch
+from data.batches.loader import Batch, Filling, Loader, Prefetcher, empty_batch
 from data.batches.order import epoch_keys, permuted
 from data.batches.position import EpochPart, Position
 from data.decoding import Image
 from data.image_interface import ImageSet
 from data.images.transforms import Unchanged
 from data.records.recordio import BrokenRecordError
+from runtime.errors import DataError
+
+_log = logging.getLogger("data")
 
 # The first number of every seed, so that no two uses share their random numbers.
 _SHUFFLE, _CHANGE = range(2)
@@ -59,7 +64,9 @@ class TransformedImages:
         """
         self.dataset, self.transform, self.shape = dataset, transform, shape
         self.num_classes, self._count = dataset.num_classes, len(dataset)
-        self.broken = BrokenImages(max_broken, self)
+        # Indices of those that this process has found broken; threads share them.
+        self._broken: set[int] = set()
+        self._max_broken, self._lock = max_broken, threading.Lock()
 
     def __len__(self) -> int:
         return self._count
@@ -93,6 +100,23 @@ class TransformedImages:
                 "one size"
             )
         return image, label
+
+    def skip(self, index: int, error: BrokenRecordError) -> None:
+        """Count a broken image; the first time, its name goes to the log.
+
+        Raises:
+            DataError: there are more than the limit, or all images are broken.
+        """
+        with self._lock:
+            if index not in self._broken:
+                _log.warning("skipped a broken record: %s", error)
+            self._broken.add(index)
+        count, is_all = len(self._broken), len(self._broken) >= len(self)
+        # The search for a readable image has to end, too.
+        if is_all or count > self._max_broken:
+            limit = f"more than the {self._max_broken} of --max-bad-records"
+            which = "which are all of the set" if is_all else limit
+            raise DataError(f"{count} broken records, {which}; the last is {error}")
 
     def decoded(self, index: int) -> tuple[Image, int]:
         """Return an image before it is changed, and its class among those that are used."""
@@ -140,7 +164,7 @@ class ImageLoader(Loader):
                 try:
                     return images.load(index, draws[row])
                 except BrokenRecordError as error:
-                    images.broken.add(index, error)
+                    images.skip(index, error)
                 index = images.following(index)
 
         return empty_batch(images.shape, len(indices), indices, load)
@@ -185,7 +209,7 @@ def in_turn(
         try:
             return images.load(index, np.empty(0))
         except BrokenRecordError as error:
-            images.broken.add(index, error)
+            images.skip(index, error)
             return None, BROKEN
 
     return prefetcher.run(

@@ -1,18 +1,15 @@
 """Threads that fill the batches of the next updates while the network works on this one.
 
 A loader says what is in each batch and how some of its rows are filled; here batches are filled
-before they are needed and returned in their order. Images that cannot be read are skipped, each
-named once, and limited in number.
+before they are needed and returned in their order.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
 import math
-import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Callable, NamedTuple, Optional
 
@@ -23,10 +20,7 @@ from typing_extensions import Self
 
 from data.batches.position import EpochPart, EpochPlan, Position
 from data.decoding import Image
-from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
-
-_log = logging.getLogger("data")
 
 PADDING = -1
 """The label of rows that fill up a batch."""
@@ -126,39 +120,6 @@ class Prefetcher:
         for task in tasks:
             task.result()
         return batch
-
-
-class BrokenImages:
-    """The images of a set that this process has found broken; threads share it."""
-
-    def __init__(self, limit: int, images: Sized) -> None:
-        """Start with none.
-
-        Args:
-            limit: the number that is skipped; one more is an error.
-            images: those of the set, at least one of which has to be readable.
-        """
-        # Their indices.
-        self._found: set[int] = set()
-        self._limit, self._images = limit, images
-        self._lock = threading.Lock()
-
-    def add(self, index: int, error: BrokenRecordError) -> None:
-        """Count a broken image; the first time, its name goes to the log.
-
-        Raises:
-            DataError: there are more than the limit, or all of the set's images are broken.
-        """
-        with self._lock:
-            if index not in self._found:
-                _log.warning("skipped a broken record: %s", error)
-            self._found.add(index)
-        count, is_all = len(self._found), len(self._found) >= len(self._images)
-        # The search for a readable image has to end, too.
-        if is_all or count > self._limit:
-            limit = f"more than the {self._limit} of --max-bad-records"
-            which = "which are all of the set" if is_all else limit
-            raise DataError(f"{count} broken records, {which}; the last is {error}")
 
 
 class Loader(Prefetcher):

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import plain_pickle
-from data.image_interface import EncodedImages, ImageSet, first_readable
+from data.image_interface import ImageSet, first_readable
 from data.images.class_files import open_folders, open_records
 from data.images.image_set import ImagesInMemory
 from data.plain_pickle import UnsafePickleError
@@ -144,7 +144,7 @@ def _find_pair(folder: Path, start: str = "", ending: str = "") -> Optional[_Pai
 
 
 def _checked(
-    cifar: Cifar, sets: tuple[EncodedImages, EncodedImages], place: Path
+    cifar: Cifar, sets: tuple[ImageSet, ImageSet], place: Path
 ) -> tuple[ImageSet, ImageSet]:
     """Return the same sets, if they have the classes and the size of this one's images."""
     training, validation = sets

@@ -14,12 +14,12 @@ from typing_extensions import override
 
 from data.contents import describe_file
 from data.identities import find_identities
-from data.image_interface import EncodedImages, ImageFiles, first_readable
+from data.image_interface import ImageFiles, ImageSet, first_readable
 from data.records.record_set import RecordSet
 from runtime.errors import DataError
 
 
-def open_records(training: Path, validation: Path) -> tuple[EncodedImages, EncodedImages]:
+def open_records(training: Path, validation: Path) -> tuple[ImageSet, ImageSet]:
     """Open two record files, as MXNet's ``im2rec`` writes them; the labels are class numbers.
 
     Raises:
@@ -40,7 +40,7 @@ def open_records(training: Path, validation: Path) -> tuple[EncodedImages, Encod
     return sets
 
 
-def open_folders(training: Path, validation: Path) -> tuple[EncodedImages, EncodedImages]:
+def open_folders(training: Path, validation: Path) -> tuple[ImageSet, ImageSet]:
     """Open two folders, each with a folder of images per class; classes are sorted by their names.
 
     A class is a folder with images; what else is found is left out, and the sets say so.

@@ -177,7 +177,7 @@ def _embed(path: Path) -> None:
 
 def _classify(path: Path) -> None:
     images = ClassFolders(path.parents[1])
-    list(map(images.image, range(len(images))))
+    list(map(images.decoded, range(len(images))))
 
 
 def _read_servers(path: Path) -> None:

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 import pytest
 
-from data.image_interface import EncodedImages
+from data.image_interface import ImageSet
 from data.images import cifar, mnist
 from data.images.cifar import CIFAR10, CIFAR100
 from data.images.class_files import open_folders, open_records
@@ -23,7 +23,7 @@ from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
 from tests.support.foreign_records import im2rec, index_of
 from tests.support.oriented_images import assert_seen, file_with
-from tests.support.sets import assert_refused, images_of, overwrite, write_files
+from tests.support.sets import assert_refused, overwrite, write_files
 
 PNG: bytes = cv2.imencode(".png", np.zeros((4, 4, 3), np.uint8))[1].tobytes()
 COUNT = 20
@@ -38,10 +38,14 @@ def write(folder: Path, *names: str, content: bytes = PNG) -> None:
     write_files(folder, dict.fromkeys(names, content))
 
 
-def opened(folder: Path, *more: str) -> tuple[EncodedImages, EncodedImages]:
+def opened(folder: Path, *more: str) -> tuple[ImageSet, ImageSet]:
     images = [f"{name}/{number}.png" for name in "abc" for number in "12"]
     write(folder, *(f"{part}/{image}" for part in ("train", "val") for image in images), *more)
     return open_folders(folder / "train", folder / "val")
+
+
+def labels_of(images: ImageSet) -> list[int]:
+    return [images.decoded(number)[1] for number in range(len(images))]
 
 
 def test_what_is_no_class_or_no_image_is_left_out_and_named(tmp_path, monkeypatch) -> None:
@@ -51,7 +55,7 @@ def test_what_is_no_class_or_no_image_is_left_out_and_named(tmp_path, monkeypatc
     training, validation = opened(tmp_path, *more)
     assert training.num_classes == validation.num_classes == 3
     for images, labels in ((training, [0] * 3 + [1, 1, 2, 2]), (validation, [0, 0, 1, 1, 2, 2])):
-        assert [label for _, label in images_of(images)] == labels
+        assert labels_of(images) == labels
     assert len(training.left_out) == 2 and not validation.left_out
     assert training.left_out[1].endswith("left out 1 folders without images, the first is ab")
     scan = os.scandir
@@ -80,8 +84,7 @@ def test_images_of_every_format_are_upright(tmp_path) -> None:
 def test_a_class_that_one_part_lacks(tmp_path) -> None:
     """Without validation images it moves no label; without others it is an error."""
     _, validation = opened(tmp_path / "few", "train/aa/1.png", "train/d/1.png", "val/d/1.png")
-    labels = [label for _, label in images_of(validation)]
-    assert labels == [0, 0, 2, 2, 3, 3, 4] and validation.num_classes == 5
+    assert labels_of(validation) == [0, 0, 2, 2, 3, 3, 4] and validation.num_classes == 5
     for _ in range(2):
         assert_refused("val/d is a class without training images", opened, tmp_path, "val/d/1.png")
         (tmp_path / "train/d").mkdir(exist_ok=True)
