@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Union
-
-import numpy as np
+from typing import Union
 
 from data.decoding import BEGINNING_BYTES, FILE_ENDINGS, IMAGE_ENDINGS, is_image
 from runtime.errors import DataError
@@ -24,16 +21,10 @@ _NO_CLASSES = frozenset(
 )
 
 
-class Identity(NamedTuple):
-    """The name of an identity's folder and the paths of the images within it."""
-
-    name: str
-    images: list[str]
-
-
 _LeftOut = list[tuple[str, str]]
 """Files and folders that are not used: the reason, in the plural, and the path."""
-_Images = dict[str, list[str]]
+Images = dict[str, list[str]]
+"""Paths of images, by their folder."""
 
 
 def remarks_about(folder: Union[str, Path], left_out: _LeftOut) -> list[str]:
@@ -47,7 +38,7 @@ def remarks_about(folder: Union[str, Path], left_out: _LeftOut) -> list[str]:
     ]
 
 
-def list_images(folder: Union[str, Path]) -> tuple[_Images, _LeftOut]:
+def list_images(folder: Union[str, Path]) -> tuple[Images, _LeftOut]:
     """Return the images of a folder and of all folders in it, and what is left out.
 
     By the path of each folder, which is empty for the first; all paths are within that. The images
@@ -59,7 +50,7 @@ def list_images(folder: Union[str, Path]) -> tuple[_Images, _LeftOut]:
     Raises:
         OSError: a folder cannot be listed.
     """
-    found: _Images = {}
+    found: Images = {}
     left_out: _LeftOut = []
     # Links may lead around forever, or to one folder on 2^n paths.
     seen: set[tuple[int, int]] = set()
@@ -76,43 +67,49 @@ def list_images(folder: Union[str, Path]) -> tuple[_Images, _LeftOut]:
             entries = sorted(scanned, key=lambda entry: entry.name)
         for entry in entries:
             path = os.path.join(inner, entry.name)
-            is_folder = _is_folder(entry)
-            if reason := _reason_of_folder(entry) if is_folder else _reason_of_file(entry):
-                left_out.append((reason, path))
+            if not _is_folder(entry):
+                if reason := _reason_of_file(entry):
+                    left_out.append((reason, path))
+                else:
+                    found[inner].append(path)
+            elif is_class(entry.name):
+                waiting.append(path)
             else:
-                (waiting if is_folder else found[inner]).append(path)
+                left_out.append(("folders that are hidden or made by programs", path))
     return {inner: found[inner] for inner in sorted(found, key=_parts)}, left_out
 
 
-def find_identities(folder: Path, min_images: int = 1) -> tuple[list[Identity], list[str]]:
-    """Return the identities (or classes) of a folder by name, and lines about what is left out.
+def find_identities(folder: Path, min_images: int = 1) -> tuple[Images, list[str]]:
+    """Return the images of each identity (or class) by its name, and lines about what is left out.
 
-    Images in folders within the folder of an identity belong to it. Identities with fewer than
-    ``min_images`` (at least 1) are left out.
+    Their paths are within its folder: also images in folders within that belong to it. Identities
+    with fewer than ``min_images`` (at least 1) are left out.
 
     Raises:
         DataError: there is no such folder, or no identity is left.
     """
-    outside, listed, left_out = _list_folders(folder)
-    kept, nested, total = [], [], 0
-    for identity in listed:
-        total += len(identity.images)
-        nested += [os.path.join(identity.name, name) for name in identity.images if os.sep in name]
-        if len(identity.images) >= min_images:
-            kept.append(identity)
-        elif identity.images:
-            left_out.append((f"identities with fewer than {min_images} images", identity.name))
+    found, left_out = _listed(folder)
+    outside, with_images = found.pop(""), [inner for inner, images in found.items() if images]
+    identities: Images = {}
+    for inner, images in found.items():
+        name = _parts(inner)[0]
+        identities.setdefault(name, []).extend(image[len(name) + 1 :] for image in images)
+    few = f"identities with fewer than {min_images} images"
+    for name, images in identities.items():
+        if len(images) < min_images:
+            left_out.append((few if images else "folders without images", name))
+    kept = {name: images for name, images in identities.items() if len(images) >= min_images}
     left_out += [("images outside of the folders", name) for name in outside]
     if not kept:
         lower = ", or lower --min-images" if min_images > 1 else ""
         raise DataError(
-            f"{folder}: none of its {len(listed)} folders holds {min_images} images "
+            f"{folder}: none of its {len(identities)} folders holds {min_images} images "
             f"({', '.join(FILE_ENDINGS)}); name the folder that holds a folder for each{lower}"
         )
-    if len(nested) == total:
+    if all(os.sep in inner for inner in with_images):
         raise DataError(
-            f"{folder}: all images lie deeper than in its folders, the first is {nested[0]}; name "
-            "the folder that holds a folder for each"
+            f"{folder}: all images lie deeper than in its folders, the first is "
+            f"{found[with_images[0]][0]}; name the folder that holds a folder for each"
         )
     return kept, remarks_about(folder, left_out)
 
@@ -120,34 +117,18 @@ def find_identities(folder: Path, min_images: int = 1) -> tuple[list[Identity], 
 def find_images(folder: Path) -> tuple[list[str], list[str]]:
     """Return the paths of the images in a folder, at any depth, and lines about what is left out.
 
-    The paths are relative to the folder; ``find_identities`` says the rest.
+    The paths are relative to the folder; ``list_images`` says the rest.
 
     Raises:
         DataError: there is no such folder, or no image.
     """
-    images, listed, left_out = _list_folders(folder)
-    images += [os.path.join(found.name, image) for found in listed for image in found.images]
+    found, left_out = _listed(folder)
+    images = [image for own in found.values() for image in own]
     if not images:
         raise DataError(
             f"{folder} holds no images ({', '.join(FILE_ENDINGS)}); name another folder"
         )
     return images, remarks_about(folder, left_out)
-
-
-def split_evenly(identities: Sequence[Identity], parts: int) -> list[int]:
-    """Return how many identities, one after another, go into each of some parts, at least one.
-
-    The parts have about as many images each.
-    """
-    count = len(identities)
-    assert 0 < parts <= count
-    sizes = np.array([len(identity.images) for identity in identities])
-    wanted = sizes.sum() * np.arange(1, parts) / parts
-    # An identity belongs to the part in which its middle lies.
-    cuts = np.searchsorted(np.cumsum(sizes) - sizes / 2, wanted, "right") - np.arange(1, parts)
-    cuts = np.clip(np.maximum.accumulate(cuts), 0, count - parts) + np.arange(1, parts)
-    counts: list[int] = np.diff([0, *cuts.tolist(), count]).tolist()
-    return counts
 
 
 def is_class(name: str) -> bool:
@@ -158,22 +139,15 @@ def is_class(name: str) -> bool:
     return name[0] != "." and name.lower() not in _NO_CLASSES
 
 
-def _list_folders(folder: Path) -> tuple[list[str], list[Identity], _LeftOut]:
-    """Return the images in a folder itself, and its folders, each with its images, by name."""
+def _listed(folder: Path) -> tuple[Images, _LeftOut]:
     if not os.path.isdir(folder):
         raise DataError(
             f"{folder} is no folder; name one that holds a folder of images per identity or class"
         )
     try:
-        found, left_out = list_images(folder)
+        return list_images(folder)
     except OSError as error:
         raise DataError(f"{error.filename} cannot be listed: {error.strerror}") from None
-    outside, listed = found.pop(""), {inner: list[str]() for inner in found if os.sep not in inner}
-    for inner, images in found.items():
-        name = _parts(inner)[0]
-        listed[name] += [image[len(name) + 1 :] for image in images]
-    left_out += [("folders without images", name) for name, images in listed.items() if not images]
-    return outside, [Identity(*one) for one in listed.items()], left_out
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -186,11 +160,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _parts(path: str) -> list[str]:
     return path.split(os.sep)
-
-
-def _reason_of_folder(entry: os.DirEntry[str]) -> str:
-    """Return why a folder is left out, in the plural; empty if it may be a class."""
-    return "" if is_class(entry.name) else "folders that are hidden or made by programs"
 
 
 def _reason_of_file(entry: os.DirEntry[str]) -> str:

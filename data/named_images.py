@@ -31,7 +31,6 @@ from data.records.recordio import BrokenRecordError
 from data.verification.bin_file import read_bin
 from runtime.errors import DataError
 
-_REC, _BIN = ".rec", ".bin"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -54,20 +53,6 @@ def image_files(
     """Return image files, with their labels, and lines about files that are left out."""
     files = ImageFiles(paths, [-1] * len(paths), 0, remarks)
     return ImageSource(files, paths.__getitem__, labels.__getitem__)
-
-
-def _images_of_records(path: Path) -> ImageSource:
-    """Return the images of a record set; the label is the number of the class."""
-    records = RecordSet(path)
-
-    def label(number: int) -> str:
-        found = int(records.labels_between(number, number + 1)[0])
-        return str(found) if found >= 0 else ""
-
-    def name(number: int) -> str:
-        return f"{records.path}:{records.key(number)}"
-
-    return ImageSource(records, name, label, records.image_size)
 
 
 class NamedImages:
@@ -164,27 +149,30 @@ def open_sources(inputs: Sequence[str]) -> list[ImageSource]:
 
 def _open(given: str) -> ImageSource:
     path = Path(_checked(given))
-    if os.path.isdir(path):
-        is_set = os.path.isfile(path / "train.rec")
-        return _images_of_records(path) if is_set else _images_of_folder(given)
     if not os.path.exists(path):
         raise DataError(
             f"{given} does not exist; name images, folders, record sets (.rec) or verification "
             "sets (.bin)"
         )
-    if path.suffix == _REC:
-        return _images_of_records(path)
-    if path.suffix == _BIN:
+    if path.suffix == ".rec" or os.path.isfile(path / "train.rec"):
+        records = RecordSet(path)
+
+        def label(number: int) -> str:
+            found = int(records.labels_between(number, number + 1)[0])
+            return str(found) if found >= 0 else ""
+
+        def name(number: int) -> str:
+            return f"{records.path}:{records.key(number)}"
+
+        return ImageSource(records, name, label, records.image_size)
+    if path.suffix == ".bin":
         # A verification set does not say whose images it has.
         return ImageSource(read_bin(path), lambda number: f"{path}:{number}", lambda number: "")
-    return image_files([given], [""])
-
-
-def _images_of_folder(folder: str) -> ImageSource:
-    top = folder.rstrip(os.sep) or os.sep
-    images, remarks = find_images(Path(top))
-    paths = [_checked(os.path.join(top, path)) for path in images]
-    return image_files(paths, [os.path.dirname(path) for path in images], remarks)
+    if not os.path.isdir(path):
+        return image_files([given], [""])
+    images, remarks = find_images(path)
+    paths = [_checked(os.path.join(path, image)) for image in images]
+    return image_files(paths, [os.path.dirname(image) for image in images], remarks)
 
 
 def _checked(path: str) -> str:

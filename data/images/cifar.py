@@ -36,14 +36,12 @@ _IMAGE_BYTES = 3 * SIDE * SIDE
 _VALIDATION_NAMES = ("test", "val")
 # Labels and pixels, uint8, of a file.
 _Content = tuple[NDArray[Any], NDArray[np.uint8]]
-_Pair = tuple[Path, Path]
 
 
 @dataclass(frozen=True)
 class Cifar:
     """One of the two sets, and the names of its files."""
 
-    name: str
     num_classes: int
     files: Mapping[str, Sequence[str]]
     """Of the published versions, without ending, by the part "training" or "validation"."""
@@ -53,29 +51,32 @@ class Cifar:
     """In which the versions are published."""
     labels: str
     """The key of the classes in the python version."""
-    label_bytes: int = 1
+    label_bytes: int
     """Of an image in the binary version."""
+
+    @property
+    def name(self) -> str:
+        """The published name."""
+        return f"CIFAR-{self.num_classes}"
 
     @property
     def stem(self) -> str:
         """How the names of record files begin in MXNet's examples."""
-        return self.name.replace("-", "").lower()
+        return f"cifar{self.num_classes}"
 
 
-_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 CIFAR10 = Cifar(
-    "CIFAR-10",
     10,
-    {"training": _BATCHES, "validation": ("test_batch",)},
+    {"training": [f"data_batch_{number}" for number in range(1, 6)], "validation": ["test_batch"]},
     {"training": 10_000, "validation": 10_000},
     (".", "cifar-10-batches-py", "cifar-10-batches-bin"),
     "labels",
+    label_bytes=1,
 )
 # Its first label is that of one of twenty superclasses.
 CIFAR100 = Cifar(
-    "CIFAR-100",
     100,
-    {"training": ("train",), "validation": ("test",)},
+    {"training": ["train"], "validation": ["test"]},
     {"training": 50_000, "validation": 10_000},
     (".", "cifar-100-python", "cifar-100-binary"),
     "fine_labels",
@@ -99,9 +100,10 @@ def open_set(cifar: Cifar, folder: Path) -> tuple[ImageSet, ImageSet, list[Path]
     Raises:
         DataError: there is none of these, or a file is broken.
     """
-    if records := _find_records(cifar, folder):
-        files = [path for rec in records for path in record_set.files_of(rec)]
-        return (*open_record_files(cifar, *records), files)
+    for start in ("", f"{cifar.stem}_"):
+        if records := _find_pair(folder, start, ".rec"):
+            files = [path for rec in records for path in record_set.files_of(rec)]
+            return (*open_record_files(cifar, *records), files)
     if folders := _find_pair(folder):
         return (*_checked(cifar, open_folders(*folders), folder), list(folders))
     published = [path for part in cifar.files for path in _find(cifar, folder, part)]
@@ -129,11 +131,7 @@ def read(cifar: Cifar, folder: Path, part: str) -> ImagesInMemory:
     return ImagesInMemory(np.ascontiguousarray(images), labels.astype(np.uint8), cifar.num_classes)
 
 
-def _find_records(cifar: Cifar, folder: Path) -> Optional[_Pair]:
-    return _find_pair(folder, "", ".rec") or _find_pair(folder, f"{cifar.stem}_", ".rec")
-
-
-def _find_pair(folder: Path, start: str = "", ending: str = "") -> Optional[_Pair]:
+def _find_pair(folder: Path, start: str = "", ending: str = "") -> Optional[tuple[Path, Path]]:
     """Return what to train and to validate on: two files of an ending, or two folders."""
     exists = Path.is_file if ending else Path.is_dir
     for name in _VALIDATION_NAMES:
@@ -174,13 +172,11 @@ def _find(cifar: Cifar, folder: Path, part: str) -> list[Path]:
     missing = [[path for path in paths if not os.path.isfile(path)] for paths in versions]
     if [] in missing:
         return versions[missing.index([])]
-    first, last = cifar.files["training"][0], cifar.files["training"][-1]
-    training = first if first == last else f"{first} to {last}"
     raise DataError(
-        f"{min(missing, key=len)[0]} does not exist; --data-dir needs {training} and "
-        f"{cifar.files['validation'][0]} of {cifar.name}'s python or binary version, or train.rec "
-        "and test.rec, or the folders train and test with a folder of images per class. "
-        f"It is published as the {cifar.name} dataset (www.cs.toronto.edu/~kriz/cifar.html)"
+        f"{min(missing, key=len)[0]} does not exist; --data-dir needs all files of {cifar.name}'s "
+        "python or binary version, or train.rec and test.rec, or the folders train and test with a "
+        f"folder of images per class. It is published as the {cifar.name} dataset "
+        "(www.cs.toronto.edu/~kriz/cifar.html)"
     )
 
 

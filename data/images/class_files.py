@@ -74,8 +74,7 @@ class ClassFolders(ImageFiles):
             DataError: there are no images, a folder cannot be listed, or a class is none of these.
         """
         self._folder = folder
-        found, left_out = find_identities(folder)
-        own = {one.name: one.images for one in found}
+        own, left_out = find_identities(folder)
         self.classes = list(own) if classes is None else classes
         labels = {name: label for label, name in enumerate(self.classes)}
         unknown = own.keys() - labels.keys()

@@ -21,8 +21,10 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+
 from data.align.points import PointsFile
-from data.identities import Identity, find_identities, split_evenly
+from data.identities import Images, find_identities
 from data.pack.image_files import ImageReader
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
@@ -38,7 +40,7 @@ _MAX_SIDE = 4096
 
 def pack_training(
     folder: Path,
-    identities: Sequence[Identity],
+    identities: Images,
     out_dir: Path,
     reader: ImageReader,
     shards: int = 0,
@@ -51,16 +53,31 @@ def pack_training(
     Raises:
         DataError: an image is broken, or of another size than the first.
     """
-    labels = (label for label, (_, images) in enumerate(identities) for _ in images)
-    paths = [f"{folder}{os.sep}{name}{os.sep}{image}" for name, own in identities for image in own]
+    labels = (label for label, images in enumerate(identities.values()) for _ in images)
+    paths = [os.path.join(folder, name, image) for name in identities for image in identities[name]]
     encoded = reader.read_all(paths, "packing images")
     first = next(encoded)
-    parts = split_evenly(identities, shards) if shards else ()
+    parts = split_evenly([*map(len, identities.values())], shards) if shards else ()
     with RecordWriter(out_dir, image_size=first.size, shards=parts) as writer:
         # The images first: if labels ended first, zip would miss an error after the last image.
         for image, label in zip(chain([first], encoded), labels):
             writer.write(image.payload, label)
     return first.size
+
+
+def split_evenly(image_counts: Sequence[int], parts: int) -> list[int]:
+    """Return how many identities, one after another, go into each of some parts, at least one.
+
+    The parts have about as many images each; ``image_counts`` are those of the identities.
+    """
+    count, sizes = len(image_counts), np.array(image_counts)
+    assert 0 < parts <= count
+    wanted = sizes.sum() * np.arange(1, parts) / parts
+    # An identity belongs to the part in which its middle lies.
+    cuts = np.searchsorted(np.cumsum(sizes) - sizes / 2, wanted, "right") - np.arange(1, parts)
+    cuts = np.clip(np.maximum.accumulate(cuts), 0, count - parts) + np.arange(1, parts)
+    counts: list[int] = np.diff([0, *cuts.tolist(), count]).tolist()
+    return counts
 
 
 def pack_pairs(pairs: Sequence[Pair[Path]], path: Path, reader: ImageReader) -> None:
@@ -176,9 +193,8 @@ def _pack(options: argparse.Namespace) -> None:
         return
     training, remarks = find_identities(options.folder, options.min_images)
     if every := options.holdout_every:
-        held_out = training[every - 1 :: every]
-        del training[every - 1 :: every]
-        files = [[options.folder / name / image for image in images] for name, images in held_out]
+        held_out = {name: training.pop(name) for name in [*training][every - 1 :: every]}
+        files = [[options.folder / name / one for one in own] for name, own in held_out.items()]
         count, folds = options.holdout_pairs, options.folds
         pairs = draw_pairs(files, count=count, folds=folds, seed=options.seed)
     if options.shards > len(training):
@@ -189,7 +205,7 @@ def _pack(options: argparse.Namespace) -> None:
     height, width = pack_training(options.folder, training, options.out, reader, options.shards)
     for line in remarks:
         say(line)
-    images = sum(len(identity.images) for identity in training)
+    images = sum(map(len, training.values()))
     print_line(f"{options.out}: {len(training)} identities, {images} images of {height} x {width}")
     if every:
         path = options.out / "holdout.bin"

@@ -152,9 +152,7 @@ class RecordSet(LabeledRecords):
 
     @override
     def labels_between(self, start: int, stop: int) -> Labels:
-        if self._mapped is None:
-            self._mapped = self.labels()
-        return self._mapped[start:stop]
+        return self.labels()[start:stop]
 
     @override
     def fingerprint(self) -> str:
@@ -166,11 +164,13 @@ class RecordSet(LabeledRecords):
         Raises:
             DataError: a label is not one of the classes.
         """
-        labels = self._labels()
-        if labels.max() >= self.num_classes:
-            wrong = int(np.argmax(labels >= self.num_classes))
-            raise self._label_error(labels[wrong], wrong)
-        return labels
+        if self._mapped is None:
+            labels = self._labels()
+            if labels.max() >= self.num_classes:
+                wrong = int(np.argmax(labels >= self.num_classes))
+                raise self._label_error(labels[wrong], wrong)
+            self._mapped = labels
+        return self._mapped
 
     def labeled_classes(self) -> int:
         """Return the number of classes up to the highest label; reads the labels.

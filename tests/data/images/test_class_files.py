@@ -174,8 +174,8 @@ def test_both_versions_where_they_are_published(tmp_path, kind, folder, protocol
     """The hundred classes are the fine ones."""
     assert CIFAR10.images_per_file == {"training": 10_000, "validation": 10_000}
     assert CIFAR100.images_per_file == {"training": 50_000, "validation": 10_000}
-    first, last = kind.files["training"][0], kind.files["validation"][0]
-    with pytest.raises(DataError, match=rf"{first} does.*{last} of {kind.name}.*cs\.toronto\.edu"):
+    first = kind.files["training"][0]
+    with pytest.raises(DataError, match=rf"{first} does.*files of {kind.name}.*cs\.toronto\.edu"):
         cifar.open_set(kind, tmp_path)
     write_version(kind, tmp_path / folder, protocol, keys)
     training = len(kind.files["training"])
