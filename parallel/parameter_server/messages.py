@@ -66,11 +66,11 @@ class Tail(NamedTuple):
         Raises:
             ValueError: the numbers are no tail.
         """
-        high, low, lr, pusher, pushes = values = numbers.tolist()
+        high, low, lr, pusher, pushes = numbers.tolist()
         counts = (high, low, pusher, pushes)
         # A comparison with NaN is false, and infinity is no integer.
         if not (0 <= lr < math.inf and all(0 <= n and n.is_integer() for n in counts)):
-            raise ValueError(f"its tail {values} is not version, learning rate, pusher and count")
+            raise ValueError("no tail")
         return cls(int(high) * _LOW + int(low), lr, int(pusher), int(pushes))
 
 
@@ -119,8 +119,6 @@ class Column(IntEnum):
     """The exit status with which a signal asked the pusher to stop, or 0."""
     PAUSES = 7
     """Validations, saves and the like that the pusher has begun since its latest step."""
-    REFUSED = 8
-    """Messages of the pusher that were refused; counted by the server of the table alone."""
 
 
 class PusherState(IntEnum):
@@ -185,12 +183,10 @@ class SharedTable:
     def numbers(self, name: str) -> dict[str, float]:
         """The numbers of a report; ``name`` is what a pusher is called: worker or group."""
         stale = self.rows[self.clocks > 0, Column.STALENESS]
-        refused = float(self.rows[:, Column.REFUSED].sum())
         return {
             "staleness": float(stale.mean()) if stale.size else 0.0,
             "largest_staleness": float(self.rows[:, Column.LARGEST].max()),
             "lead": float(self.rows[:, Column.LEAD].max()),
-            **({"refused_pushes": refused} if refused else {}),
             **{
                 f"images_per_second/{name}_{row}": float(rate)
                 for row, rate in enumerate(self.rows[:, Column.RATE])

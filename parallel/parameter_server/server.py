@@ -9,8 +9,8 @@ et al., "Staleness-aware Async-SGD for Distributed Deep Learning", IJCAI 2016, e
 sum of pushes that makes an update in BSP, all workers have pulled the same version: Y is 1.
 
 No push of a worker ends a server, because only the servers have the newest weights. One that cannot
-be applied is refused and counted: weights, momentum and version stay as they are. Others than the
-processes of the job reach no server (``connections``).
+be applied is refused: weights, momentum and version stay as they are. Others than the processes of
+the job reach no server (``connections``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
@@ -30,15 +30,6 @@ from runtime.ndarray import memory
 _log = logging.getLogger(__name__)
 
 
-class _Refused(Exception):
-    """A message that the server does not apply."""
-
-    def __init__(self, kind: str, pusher: Optional[int] = None) -> None:
-        """Args: kind: under which it is counted; pusher: if it is known."""
-        super().__init__(kind)
-        self.kind, self.pusher = kind, pusher
-
-
 class Updater:
     """Applies pushes to the arrays that a server keeps."""
 
@@ -47,7 +38,7 @@ class Updater:
         self._momenta: dict[int, Any] = {}
         # As the table, with the number of pushes as the clock and the sum of their staleness.
         self._counts = np.zeros((settings.pushers, len(Column)))
-        self._refused_kinds: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
 
     def __call__(self, key: int, pushed: Any, stored: Any) -> None:
         """Apply a push, or in BSP the sum of all workers' pushes, in place; or refuse it.
@@ -57,25 +48,20 @@ class Updater:
         """
         try:
             if key != self._settings.table and key not in self._settings.weight_decay:
-                raise _Refused("unknown key")
+                raise ValueError("unknown key")
             if (pushed.size, pushed.dtype) != (stored.size, stored.dtype):
-                raise _Refused("wrong size")
+                raise ValueError("wrong size")
             if key == self._settings.table:
                 self._update_table(pushed, stored)
             else:
                 self._update(key, pushed, stored)
-        except _Refused as refused:
-            self._count(refused)
-
-    def _count(self, refused: _Refused) -> None:
-        """Count a refused message; log the first of its kind, the second, the fourth and so on."""
-        self._refused_kinds[refused.kind] += 1
-        if refused.pusher is not None:
-            self._counts[refused.pusher, Column.REFUSED] += 1
-        count = self._refused_kinds[refused.kind]
-        if count & (count - 1) == 0:
-            sender = "" if refused.pusher is None else f" of pusher {refused.pusher}"
-            _log.warning("refused a message%s: %s; %d so far", sender, refused.kind, count)
+        except ValueError as refused:
+            reason = str(refused)
+            self._refused[reason] += 1
+            count = self._refused[reason]
+            # The first of its kind, the second, the fourth and so on.
+            if count & (count - 1) == 0:
+                _log.warning("refused a message: %s; %d so far", reason, count)
 
     def _update(self, key: int, pushed: Any, stored: Any) -> None:
         size = stored.size - TAIL
@@ -85,7 +71,7 @@ class Updater:
         if self._settings.together == 1:
             staleness = version - tail.version + 1
             if staleness < 1:
-                raise _Refused("version from the future", tail.pusher)
+                raise ValueError(f"version from the future of pusher {tail.pusher}")
             counts = self._counts[tail.pusher]
             counts[Column.CLOCK] += 1
             counts[Column.STALENESS] += staleness
@@ -109,24 +95,21 @@ class Updater:
     def _checked_tail(self, pushed: Any) -> Tail:
         """The tail of a push whose numbers, gradients included, are all valid."""
         numbers, together = memory(pushed), self._settings.together
-        try:
-            tail = Tail.decode(numbers[-TAIL:])
-        except ValueError:
-            raise _Refused("no tail") from None
+        tail = Tail.decode(numbers[-TAIL:])
         if tail.pushes != together:
-            raise _Refused("wrong count")
+            raise ValueError("wrong count")
         if together == 1 and tail.pusher >= self._settings.pushers:
-            raise _Refused("unknown pusher")
+            raise ValueError("unknown pusher")
         gradient = numbers[:-TAIL]
         # The same test as the workers': the sum of squares must not overflow either.
         if not math.isfinite(np.dot(gradient, gradient)):
-            raise _Refused("not finite", tail.pusher if together == 1 else None)
+            raise ValueError("not finite")
         return tail
 
     def _update_table(self, pushed: Any, stored: Any) -> None:
         change = SharedTable.decode(pushed.asnumpy()).rows
         if not np.isfinite(change).all():
-            raise _Refused("not finite")
+            raise ValueError("not finite")
         table = SharedTable.decode(stored.asnumpy())
         rows = table.rows + change
         # A row was cleared: another group pushes under this number from now on.
@@ -137,5 +120,4 @@ class Updater:
         # In BSP nothing is counted, and nothing is stale.
         rows[active, Column.STALENESS] = np.maximum(means, 1)
         rows[active, Column.LARGEST] = np.maximum(counts[:, Column.LARGEST], 1)
-        rows[active, Column.REFUSED] = counts[:, Column.REFUSED]
         stored[:] = rows.reshape(-1)

@@ -143,7 +143,7 @@ def test_tails_and_settings_travel_exactly_and_nothing_else_does() -> None:
         if (index, invalid) == (2, 0.5):
             assert Tail.decode(numbers).lr == 0.5
         else:
-            with pytest.raises(ValueError, match="its tail"):
+            with pytest.raises(ValueError, match="no tail"):
                 Tail.decode(numbers)
 
 
