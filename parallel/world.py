@@ -43,7 +43,10 @@ OVERLAPPING = frozenset({"head.gradient"})
 
 
 class World(Communicator):
-    """All collectives of a run, seen from one of its ranks; here with a single one."""
+    """All collectives of a run, seen from one of its ranks; here with a single one.
+
+    Subclasses override the first four; the others are made of these.
+    """
 
     @override
     def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
@@ -70,13 +73,23 @@ class World(Communicator):
 
     def broadcast(self, array: Any, name: str) -> None:
         """Overwrite an NDArray with that of rank 0, in place; blocks."""
+        # Not by the broadcast of Horovod 0.28.1: EnqueueTensorBroadcast reads the name again after
+        # it has handed the work to another thread, which may have freed the name. On a busy machine
+        # that is a segmentation fault now and then; the other collectives do not do it.
+        flat = array.reshape((-1,))
+        gathered = self.allgather_uneven(flat if self.rank == 0 else flat[:1], name)
+        array[:] = gathered[: array.size].reshape(array.shape)
 
     def broadcast_object(self, value: Any, name: str) -> Any:
-        """The value of rank 0, on every rank; blocks."""
-        return value
+        """Return the value of rank 0 on every rank; blocks."""
+        # The others send a byte, because MXNet takes no empty array; it is not read.
+        content = pickle.dumps(value) if self.rank == 0 else b" "
+        sent = mx.nd.array(np.frombuffer(content, np.uint8), dtype="uint8")
+        return pickle.loads(self.allgather_uneven(sent, name).asnumpy().tobytes())
 
     def barrier(self) -> None:
         """Wait until every rank has called this."""
+        self.allgather(mx.nd.zeros((1,)), "world.barrier").wait_to_read()
 
 
 class LoneWorld(World):
@@ -195,32 +208,6 @@ class HorovodWorld(World):
             return array
         return self._hvd.allgather(array, name=name, process_set=self._set)
 
-    @override
-    def broadcast(self, array: Any, name: str) -> None:
-        # Not by the broadcast of Horovod 0.28.1: EnqueueTensorBroadcast reads the name again after
-        # it has handed the work to another thread, which may have freed the name. On a busy machine
-        # that is a segmentation fault now and then; the other collectives do not do it.
-        flat = array.reshape((-1,))
-        sent = flat if self.rank == 0 else flat[:1]
-        gathered = self.allgather_uneven(sent, name)
-        array[:] = gathered[: array.size].reshape(array.shape)
-
-    @override
-    def broadcast_object(self, value: Any, name: str) -> Any:
-        # Horovod's broadcast_object knows no process sets.
-        content = pickle.dumps(value)
-        length = mx.nd.array([len(content)], dtype="int64")
-        self.broadcast(length, f"{name}.length")
-        sent = mx.nd.zeros((int(length.asscalar()),), dtype="uint8")
-        if self.rank == 0:
-            sent[:] = np.frombuffer(content, np.uint8)
-        self.broadcast(sent, name)
-        return pickle.loads(sent.asnumpy().tobytes())
-
-    @override
-    def barrier(self) -> None:
-        self.allgather(mx.nd.zeros((1,)), "world.barrier").wait_to_read()
-
     def close(self) -> None:
         """Shut Horovod down, on the ranks of all groups: none may be in a collective any more."""
         self._hvd.shutdown()
@@ -307,19 +294,6 @@ class TimedWorld(World):
     @override
     def allgather_uneven(self, array: Any, name: str) -> Any:
         return self._world.allgather_uneven(array, name)
-
-    @override
-    def broadcast(self, array: Any, name: str) -> None:
-        self._world.broadcast(array, name)
-
-    @override
-    def broadcast_object(self, value: Any, name: str) -> Any:
-        return self._world.broadcast_object(value, name)
-
-    @override
-    def barrier(self) -> None:
-        with self._stopwatch.part(COMMUNICATION):
-            self._world.barrier()
 
 
 def _marker(array: Any) -> Any:

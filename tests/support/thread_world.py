@@ -57,18 +57,6 @@ class ThreadWorld(World):
         values = self._exchange(array.asnumpy(), name)
         return mx.nd.array(np.concatenate(values), ctx=array.context, dtype=array.dtype)
 
-    @override
-    def broadcast(self, array: Any, name: str) -> None:
-        array[:] = self._exchange(array.asnumpy(), name)[0]
-
-    @override
-    def broadcast_object(self, value: Any, name: str) -> Any:
-        return self._exchange(value, name)[0]
-
-    @override
-    def barrier(self) -> None:
-        self._exchange(None, "barrier")
-
 
 def run_ranks(size: int, rank_main: Callable[[ThreadWorld], Any]) -> list[Any]:
     """Run ``rank_main`` on ``size`` ranks; returns their results, or raises the first error."""

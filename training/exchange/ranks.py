@@ -28,6 +28,7 @@ class Ranks:
 
     Attributes:
         world: those with whom this process adds gradients, validates and saves.
+        everyone: all processes of the job, if they can meet in a collective, or this one.
         number: of this process among all of the job.
         size: of the job.
         contributors: processes whose batches make one update of the weights.
@@ -38,15 +39,10 @@ class Ranks:
     rebalance_interval: Optional[int] = None
 
     def __init__(self, world: World) -> None:
-        self.world = world
+        self.world = self.everyone = world
         self.number, self.size = world.rank, world.size
         self.contributors = self.size
         self.saves = True
-
-    @property
-    def everyone(self) -> World:
-        """All processes of the job, if they can meet in a collective, or this one."""
-        return self.world
 
     def updates_per_epoch(self, own: int) -> int:
         """Updates of the weights in an epoch in which this process makes ``own``."""

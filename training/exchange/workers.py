@@ -23,7 +23,7 @@ from parallel import grouping
 from parallel.parameter_server import assignment as assignments
 from parallel.parameter_server.assignment import SCHEMES, Assignment, Scheme, group_of
 from parallel.parameter_server.exchange import Exchange
-from parallel.world import HorovodWorld, LoneWorld, TimedWorld, Wire, World, join_ranks
+from parallel.world import HorovodWorld, LoneWorld, TimedWorld, Wire, join_ranks
 from runtime import environment
 from runtime.mxnet import mx
 from runtime.stopping import StopRequest
@@ -159,6 +159,8 @@ class ServerWorkers(Ranks):
                 assignment.groups, regroups=self.rebalance_interval is not None
             )
         super().__init__(self._horovod or LoneWorld(assignment.local_worker))
+        if self._horovod:
+            self.everyone = self._horovod.all_ranks()
         self.number, self.size = assignment.worker, assignment.num_workers
         if not config.exchange.data_allocator:
             assignment = replace(assignment, shares=())
@@ -171,11 +173,6 @@ class ServerWorkers(Ranks):
             images_per_step=config.data.batch_size * self.world.size,
         )
         self._stop_status = 0
-
-    @property
-    @override
-    def everyone(self) -> World:
-        return self._horovod.all_ranks() if self._horovod else self.world
 
     def epoch_part(self) -> EpochPart:
         """Return the part of each epoch that this worker reads."""
@@ -252,7 +249,7 @@ class ServerWorkers(Ranks):
         if self._stop_status:
             return None
         mx.nd.waitall()
-        all_workers = self._horovod.all_ranks()
+        all_workers = self.everyone
         own = mx.nd.array([own_speed(throughput, self.contributors)])
         speeds = all_workers.allgather(own, "workers.speeds").asnumpy().tolist()
         decided = None
