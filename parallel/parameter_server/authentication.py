@@ -14,8 +14,8 @@ import hmac
 import logging
 import secrets
 import socket
+import struct
 import threading
-import time
 from typing import Callable
 
 _log = logging.getLogger(__name__)
@@ -50,32 +50,24 @@ def call(address: Address, key: bytes, seconds: float = SECONDS) -> socket.socke
         Refused: the other end gives no proof or another one.
         OSError: there is no connection.
     """
-    end = time.monotonic() + seconds
     connection = socket.create_connection(address, seconds)
     try:
+        # The kernel's time limit is one for the whole answer, Python's for each part of it.
+        connection.setblocking(True)
+        limit = struct.pack("ll", *divmod(int(seconds * 1e6), 1_000_000))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         own = secrets.token_bytes(_NONCE_BYTES)
         connection.sendall(own)
-        answer = _receive(connection, _NONCE_BYTES + _PROOF_BYTES, end)
+        answer = connection.recv(_NONCE_BYTES + _PROOF_BYTES, socket.MSG_WAITALL)
         nonces = own + answer[:_NONCE_BYTES]
         expected = proof(key, _LISTENER, address, nonces)
         if not hmac.compare_digest(answer[_NONCE_BYTES:], expected):
-            raise Refused("it gives another proof")
+            raise Refused("it gives no proof or another one")
         connection.sendall(proof(key, _CALLER, address, nonces))
     except OSError:
         connection.close()
         raise
     return connection
-
-
-def _receive(connection: socket.socket, size: int, end: float) -> bytes:
-    received = b""
-    while len(received) < size:
-        connection.settimeout(max(0.001, end - time.monotonic()))
-        part = connection.recv(size - len(received))
-        if not part:
-            raise Refused("it closes the connection")
-        received += part
-    return received
 
 
 class Admission(threading.Thread):
@@ -92,7 +84,7 @@ class Admission(threading.Thread):
         self._listener, self._key, self._admit = listener, key, admit
         self._callers: dict[socket.socket, asyncio.Task[None]] = {}
         """Connections without a proof, the oldest first."""
-        self._refused = 0
+        self._has_warned = False
 
     def run(self) -> None:
         """Accept until the process ends."""
@@ -114,11 +106,14 @@ class Admission(threading.Thread):
             await asyncio.sleep(0)
 
     async def _hear(self, connection: socket.socket, peer: Address) -> None:
-        """Hand over a connection after its proof, or close it."""
+        """Hand over a connection after its proof, or close it; warn of the first such."""
         try:
             await asyncio.wait_for(self._check(connection), SECONDS)
         except (asyncio.CancelledError, asyncio.TimeoutError, OSError):
-            self._refuse(connection, peer)
+            if not self._has_warned:
+                self._has_warned = True
+                _log.warning("refused a connection from %s:%d, no process of this job", *peer[:2])
+            connection.close()
         else:
             self._admit(connection)
         finally:
@@ -149,13 +144,3 @@ class Admission(threading.Thread):
                 raise Refused("it closes the connection")
             received += part
         return received
-
-    def _refuse(self, connection: socket.socket, peer: Address) -> None:
-        """Close a connection; log the first one, the second, the fourth and so on."""
-        self._refused += 1
-        if self._refused & (self._refused - 1) == 0:
-            _log.warning(
-                "refused a connection from %s:%d, no process of this job; %d so far",
-                *(*peer[:2], self._refused),
-            )
-        connection.close()

@@ -12,15 +12,13 @@ bucket, and ``push``.
 
 from __future__ import annotations
 
-import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Optional
 
 from runtime.errors import ConfigError
 from runtime.files import open_kept
-
-_log = logging.getLogger(__name__)
 
 
 class Trace:
@@ -32,15 +30,15 @@ class Trace:
         Raises:
             ConfigError: the file cannot be written.
         """
-        self._path = Path(folder, name)
         self._descriptor: Optional[int] = None
         if not folder:
             return
+        path = Path(folder, name)
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             # Not buffered: servers end by a signal, which would lose the last lines.
-            self._path.unlink(missing_ok=True)
-            self._descriptor = open_kept(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            path.unlink(missing_ok=True)
+            self._descriptor = open_kept(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         except OSError as error:
             raise ConfigError(
                 f"--trace {folder} cannot be written ({error.strerror}); give another folder, or "
@@ -48,13 +46,7 @@ class Trace:
             ) from None
 
     def write(self, *words: object) -> None:
-        """Write a line."""
-        if self._descriptor is None:
-            return
-        try:
-            os.write(self._descriptor, (" ".join(map(str, words)) + "\n").encode())
-        except OSError as error:
-            # A full disk must not end the job: training does not need the record.
-            _log.warning("%s cannot be written (%s); it ends here", self._path, error.strerror)
-            os.close(self._descriptor)
-            self._descriptor = None
+        """Write a line; a full disk loses it, and does not end the job."""
+        if self._descriptor is not None:
+            with suppress(OSError):
+                os.write(self._descriptor, (" ".join(map(str, words)) + "\n").encode())

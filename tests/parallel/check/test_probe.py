@@ -285,12 +285,12 @@ def test_several_measure_one_address_at_the_same_time(monkeypatch: pytest.Monkey
     with pytest.raises(OSError):
         serve("192.0.2.1", KEY)
     assert bandwidth("::1", serve("::1", KEY), KEY) > 0
-    with pytest.raises(OSError, match="another proof"):
+    with pytest.raises(OSError, match="another one"):
         bandwidth(*address, bytes(32))
     monkeypatch.setattr(probe_module, "_CONNECT_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()
-        with pytest.raises(OSError, match="timed out"):
+        with pytest.raises(OSError):
             bandwidth("127.0.0.1", silent.getsockname()[1], KEY)
         assert time.monotonic() - start < 3
     # A connection that ends without an answer.

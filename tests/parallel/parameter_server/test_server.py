@@ -340,7 +340,7 @@ def test_a_caller_without_the_right_proof_is_refused(proof, door: Door) -> None:
             other = authentication.proof(OTHER, b"caller", door.address, nonces)
             connection.sendall(other if proof == "another key" else answer[32:])
         assert is_closed(connection)
-    with pytest.raises(Refused, match="another proof"):
+    with pytest.raises(Refused, match="another one"):
         call(door.address, OTHER)
     assert door.admitted.empty()
 
@@ -394,7 +394,7 @@ def test_silent_callers_take_no_files_and_are_closed_after_a_time(door, monkeypa
     with socket.create_connection(late.address) as connection:
         port = connection.getsockname()[1]
         assert is_closed(connection)
-    refused = f"refused a connection from 127.0.0.1:{port}, no process of this job; 1 so far"
+    refused = f"refused a connection from 127.0.0.1:{port}, no process of this job"
     assert refused in caplog.text
 
 
@@ -431,7 +431,7 @@ def test_an_impostor_cannot_pass_on_the_proof_of_another_address(door: Door, imp
             connection.sendall(onward.recv(64, socket.MSG_WAITALL))
             onward.sendall(connection.recv(32, socket.MSG_WAITALL))
 
-    with pytest.raises(Refused, match="another proof"):
+    with pytest.raises(Refused, match="another one"):
         call(impostor(relay), OWN)
     time.sleep(0.1)
     assert door.admitted.empty()
