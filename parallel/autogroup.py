@@ -15,8 +15,7 @@ from __future__ import annotations
 import json
 import statistics
 from argparse import ArgumentParser
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,16 +23,11 @@ from typing import Optional
 
 from parallel import grouping
 from parallel.launch import ssh
-from parallel.launch.cluster_files import (
-    format_groups,
-    format_servers,
-    format_shares,
-    in_mxnet_order,
-)
+from parallel.launch.cluster_files import format_groups, format_servers, format_shares
 from parallel.launch.launcher import SERVE, addresses_of_workers, launch, worker_hosts
 from parallel.launch.options import JobOptions, add_options, parse
 from runtime.command_line import Parser
-from runtime.errors import ConfigError, DataError, run_program
+from runtime.errors import DataError, run_program
 from runtime.files import StagedFiles
 
 _RATE = "images_per_second/worker_{}"
@@ -76,53 +70,20 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> 
     given = parse(parser, argv)
     files = [given.pop(option[2:].replace("-", "_")) for option in _WRITTEN]
     options = JobOptions(**given)
-    hosts = worker_hosts(options)
-    others = tuple(dict.fromkeys(hosts.logins)) if options.launcher == "ssh" else ()
-    with _folder_of_run(others) as folder:
-        command = measuring_command(options.command, folder)
-        status = launch(replace(options, command=command), serve)
-        if status:
-            return status
-        metrics = folder / "metrics.jsonl"
-        if others and not metrics.exists():
-            # Worker 0 has written on its own host.
-            metrics.write_bytes(*_on_hosts(others[:1], "cat", metrics))
-        speeds = read_speeds(metrics, options.workers)
-    ips = addresses_of_workers(options)
-    _report_and_write(files, hosts.addresses, ips, speeds, options.servers)
-    return 0
-
-
-def _report_and_write(
-    files: Sequence[Path],
-    addresses: Sequence[str],
-    ips: Sequence[str],
-    speeds: Sequence[float],
-    servers: int,
-) -> None:
-    """Print and write what follows from the speeds of the workers; ``files`` as in ``_WRITTEN``."""
-    groups = grouping.group(speeds)
-    placed = grouping.servers(addresses, speeds, servers)
+    status, speeds = _measure(options, serve)
+    if status:
+        return status
+    addresses, groups = worker_hosts(options).addresses, grouping.group(speeds)
     for number, group in enumerate(groups):
         members = (
             f"worker {worker} on {addresses[worker]} {speeds[worker]:.0f} images/s"
             for worker in group
         )
         print(f"group {number}: {', '.join(members)}")
-    shares = grouping.shares(groups, speeds)
-    for line, worker in enumerate(in_mxnet_order(ips), 1):
-        start, end = shares[worker]
-        print(
-            f"share of worker {worker} on {addresses[worker]}: {start:g} to {end:g} "
-            f"(line {line} of {files[1]})"
-        )
-    whole = sum(speed for _, speed in placed)
-    for number, (address, speed) in enumerate(placed):
-        print(f"server {number}: {address}, {speed / whole:.0%} of the load")
     texts = (
         format_groups(groups, addresses),
-        format_shares(shares, ips),
-        format_servers(*zip(*placed)),
+        format_shares(grouping.shares(groups, speeds), addresses_of_workers(options)),
+        format_servers(*zip(*grouping.servers(addresses, speeds, options.servers))),
     )
     names = ", ".join(map(str, files))
     try:
@@ -132,19 +93,23 @@ def _report_and_write(
     except OSError as error:
         raise DataError(f"{names} cannot be written: {error.strerror}") from None
     print(f"written: {names}")
+    return 0
 
 
-@contextmanager
-def _folder_of_run(hosts: Sequence[str]) -> Iterator[Path]:
-    """A folder in this one, which is removed on these hosts, too: workers write logs there."""
+def _measure(options: JobOptions, serve: Sequence[str]) -> tuple[int, list[float]]:
+    """Run the job; return its status and, unless it has failed, the images/s of the workers."""
+    hosts = dict.fromkeys(worker_hosts(options).logins) if options.launcher == "ssh" else ()
     with TemporaryDirectory(prefix=".autogroup-", dir=Path.cwd()) as folder:
+        command = measuring_command(options.command, Path(folder))
+        status = launch(replace(options, command=command), serve)
+        metrics = Path(folder, "metrics.jsonl")
         try:
-            yield Path(folder)
-        except (ConfigError, SystemExit):
-            # No worker has been started: a host does not answer, or the user does not wait for it.
-            hosts = ()
-            raise
+            if hosts and not status and not metrics.exists():
+                # Worker 0 has written on its own host.
+                metrics.write_bytes(*_on_hosts([*hosts][:1], "cat", metrics))
+            return status, [] if status else read_speeds(metrics, options.workers)
         finally:
+            # Each host has the logs of its workers.
             _on_hosts(hosts, "rm", "-rf", folder)
 
 
