@@ -202,9 +202,7 @@ class Exchange:
         pushers = self._scheme.pushers(assignment)
         self._pusher = group_of(pushers, assignment.worker)
         self._pusher_name = "group" if self._scheme.has_groups else "worker"
-        self._detector = FailureDetector(
-            len(pushers), self._pusher_name, tolerates=assignment.tolerates
-        )
+        self._detector = FailureDetector(len(pushers), tolerates=assignment.tolerates)
         self.table = SharedTable.empty(len(pushers))
         # This pusher's row as it shall be, and as it was sent last.
         self._row: NDArray[np.float32] = self.table.rows[self._pusher].copy()

@@ -15,7 +15,6 @@ SSP, the numbers of the log, the agreement to stop and the wait at the end of a 
 from __future__ import annotations
 
 import json
-import logging
 import math
 import time
 from collections.abc import Mapping
@@ -25,8 +24,6 @@ from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-
-_log = logging.getLogger(__name__)
 
 _LOW = 1 << 20
 
@@ -159,22 +156,10 @@ class SharedTable:
         """The exit status with which any worker was asked to stop, or 0."""
         return int(self.rows[:, Column.STOP].max())
 
-    @property
-    def is_paused(self) -> NDArray[np.bool_]:
-        """True for pushers that validate or save, or are in their first step after that."""
-        paused: NDArray[np.bool_] = self.rows[:, Column.PAUSES] > 0
-        return paused
-
     def have_reached(self, state: PusherState) -> NDArray[np.bool_]:
         """Return True for pushers that are in a state or past it."""
         reached: NDArray[np.bool_] = self.rows[:, Column.STATE] >= state
         return reached
-
-    def slowest(self, alive: NDArray[np.bool_], own: int) -> int:
-        """The fewest steps of the pushers that are alive and have not finished, or are ``own``."""
-        counted = alive & ~self.have_reached(PusherState.FINISHED)
-        counted[own] = True
-        return int(self.clocks[counted].min())
 
     def progress(self) -> bytes:
         """A value that changes as soon as any pusher makes progress."""
@@ -201,18 +186,12 @@ class FailureDetector:
     """
 
     def __init__(
-        self,
-        pushers: int,
-        name: str,
-        *,
-        tolerates: bool,
-        clock: Callable[[], float] = time.monotonic,
+        self, pushers: int, *, tolerates: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._name, self._tolerates, self._clock = name, tolerates, clock
+        self._tolerates, self._clock = tolerates, clock
         self._start = clock()
         self._seen = SharedTable.empty(pushers)
         self._progressed = np.full(pushers, self._start)
-        self._warned: set[int] = set()
 
     def alive(self, table: SharedTable) -> NDArray[np.bool_]:
         """Return True for pushers that are alive by the table, which was read just now."""
@@ -223,18 +202,10 @@ class FailureDetector:
         if not self._tolerates:
             return np.ones(len(self._progressed), np.bool_)
         usual_step = (self._progressed - self._start) / np.maximum(table.clocks, 1)
-        patience = np.where(table.is_paused, _PAUSE_SILENCE, _SILENCE)
-        silence = now - self._progressed
-        silent = silence > np.maximum(patience, _SILENT_STEPS * usual_step)
-        silent &= ~table.have_reached(PusherState.FINISHED)
-        for row in map(int, np.flatnonzero(silent)):
-            if row not in self._warned:
-                self._warned.add(row)
-                _log.warning(
-                    "%s %d has done nothing for %.0f s: the others go on without it",
-                    *(self._name, row, silence[row]),
-                )
-        alive: NDArray[np.bool_] = ~silent
+        is_paused = table.rows[:, Column.PAUSES] > 0
+        patience = np.where(is_paused, _PAUSE_SILENCE, _SILENCE)
+        is_silent = now - self._progressed > np.maximum(patience, _SILENT_STEPS * usual_step)
+        alive: NDArray[np.bool_] = ~is_silent | table.have_reached(PusherState.FINISHED)
         return alive
 
     def wait_for_slowest(
@@ -250,7 +221,9 @@ class FailureDetector:
         """
         while True:
             table = read()
-            lead = int(table.clocks[own]) - table.slowest(self.alive(table), own)
+            counted = self.alive(table) & ~table.have_reached(PusherState.FINISHED)
+            counted[own] = True
+            lead = int(table.clocks[own] - table.clocks[counted].min())
             if bound is None or lead <= bound or table.stop:
                 return lead
             time.sleep(_POLL_SECONDS)

@@ -205,9 +205,7 @@ def test_a_flood_of_invalid_pushes_is_a_few_lines(caplog) -> None:
     assert [int(line.partition("; ")[2].split()[0]) for line in lines] == [2**n for n in range(7)]
 
 
-def test_the_slowest_the_numbers_of_a_report_and_what_is_progress() -> None:
-    for states, own, slowest in (([0, 0, 0], 0, 3), ([0, FINISHED, 0], 0, 5), ([1, LEFT, 0], 2, 9)):
-        assert table([5, 3, 9], STATE=states).slowest(np.ones(3, np.bool_), own) == slowest
+def test_the_numbers_of_a_report_and_what_is_progress() -> None:
     shown = table(
         [4, 2, 0], STALENESS=[1.5, 2.5, 0], LARGEST=[3, 7, 0], RATE=[100, 50, 0], LEAD=[2, 0, 0]
     )
@@ -218,31 +216,27 @@ def test_the_slowest_the_numbers_of_a_report_and_what_is_progress() -> None:
     finished = table([4, 2, 0], STATE=[0, FINISHED, 0])
     for other in (table([4, 3, 0]), table([4, 2, 0], PAUSES=[1, 0, 0]), finished):
         assert other.progress() != shown.progress()
-    assert table([5, 3], PAUSES=[2, 0]).is_paused.tolist() == [True, False]
 
 
 @pytest.mark.parametrize("tolerates", [True, False])
-def test_a_silent_pusher_is_given_up_only_with_tolerates(tolerates: bool, caplog) -> None:
+def test_a_silent_pusher_is_given_up_only_with_tolerates(tolerates: bool) -> None:
     now = [0.0]
-    detector = FailureDetector(3, "worker", tolerates=tolerates, clock=lambda: now[0])
+    detector = FailureDetector(3, tolerates=tolerates, clock=lambda: now[0])
     for step in range(1, 40):
         now[0] += 1
         alive = detector.alive(table([step, min(step, 3), 0], STATE=[0, 0, FINISHED]))
         # Its third step was at 3 s; 30 s later it still counts. Who has finished always does.
         assert alive.tolist() == [True, step <= 33 or not tolerates, True]
-    warnings = [record.getMessage() for record in caplog.records]
-    expected = ["worker 1 has done nothing for 31 s: the others go on without it"]
-    assert warnings == (expected if tolerates else [])
 
 
 def test_a_slow_pusher_and_one_that_validates_or_saves_have_more_time() -> None:
     now = [0.0]
-    detector = FailureDetector(2, "worker", tolerates=True, clock=lambda: now[0])
+    detector = FailureDetector(2, tolerates=True, clock=lambda: now[0])
     for step in range(1, 21):
         now[0] = 10 * step
         assert detector.alive(table([step, min(step, 2)]))[1] == (step <= 12)
     now[0] = 0
-    detector = FailureDetector(2, "worker", tolerates=True, clock=lambda: now[0])
+    detector = FailureDetector(2, tolerates=True, clock=lambda: now[0])
     detector.alive(table([1, 1000]))
     # Each of its pauses counts, the third one after 60 s without a step.
     for seconds, pauses in ((20, 1), (40, 2), (60, 3), (359, 3), (361, 3)):
@@ -253,11 +247,14 @@ def test_a_slow_pusher_and_one_that_validates_or_saves_have_more_time() -> None:
 
 @pytest.mark.parametrize(("bound", "lead"), [(0, 0), (2, 2), (5, 5), (None, 6)])
 def test_a_pusher_waits_until_its_lead_is_within_the_bound(bound, lead: int) -> None:
-    detector = FailureDetector(3, "worker", tolerates=False)
+    detector = FailureDetector(3, tolerates=False)
     tables = (table([9, 1, clock], STATE=[0, FINISHED, 0]) for clock in range(3, 12))
     assert detector.wait_for_slowest(lambda: next(tables), 0, bound) == lead
     assert len(list(tables)) == 9 - (7 - lead)
     assert detector.wait_for_slowest(lambda: table([9, 0, 0], STOP=[0, 143, 0]), 0, bound=1) == 9
+    for states, own, lead in (([0, FINISHED, 0], 0, 0), ([1, LEFT, 0], 2, 0), ([0, 0, 0], 2, 6)):
+        read = table([5, 3, 9], STATE=states)
+        assert detector.wait_for_slowest(lambda read=read: read, own, None) == lead
 
 
 class Door(socket.socket):
