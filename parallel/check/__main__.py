@@ -79,7 +79,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         print(json.dumps({**asdict(found), "findings": [one._asdict() for one in wrong]}, indent=1))
     else:
         verdict = f"{len(wrong)} wrong" if wrong else "healthy: nothing is wrong"
-        for line in (*table(found), "", *(f"wrong  {one}" for one in wrong), verdict):
+        lines = (f"wrong  {host}: {what}" for host, what in wrong)
+        for line in (*table(found), "", *lines, verdict):
             print_line(line)
     return USER_ERROR_STATUS if wrong else 0
 

@@ -33,10 +33,10 @@ UNUSABLE = "unusable"
 """The cell of what cannot be found out."""
 MAKE_AGAIN = "remove .venv there and make env"
 _PACKAGES = ("backbones", "data", "evaluation", "parallel", "partial_fc", "runtime", "training")
-# Importing MXNet and Horovod takes a busy host half a minute.
-_PROGRAM_SECONDS = 60.0
+# Importing MXNet and Horovod takes a busy host half a minute. The first host waits for 45 s.
+_PROGRAM_SECONDS = 35.0
 # Names, disks and drivers that do not answer; the programs have their own limit.
-_GATHER_SECONDS = _PROGRAM_SECONDS + 5
+_GATHER_SECONDS = _PROGRAM_SECONDS + 2
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,16 @@ class Facts:
     """The address of the first host, as the ssh server here sees it; empty on that host."""
     ssh_server: str
     """The own address that ssh has reached; empty on the first host."""
+    port: int
+    """A port on which no process listens."""
     cells: dict[str, str]
     """The cells of the table, by the name of the row."""
     wrong: list[str]
     """The faults of this host that do not depend on the others, each with a remedy."""
 
 
-def gather(models_root: Path, ranks: int, hosts: int) -> Facts:
-    """Find out everything about this host; takes a minute at most.
+def gather(models_root: str, ranks: int, hosts: int) -> Facts:
+    """Find out everything about this host, in a limited time.
 
     Args:
         models_root: the folder of the run, which need not exist.
@@ -76,7 +78,7 @@ def gather(models_root: Path, ranks: int, hosts: int) -> Facts:
         "GPUs": _gpus(ranks),
         "memory free": _memory(ranks),
         "/dev/shm free": _shared_memory(ranks),
-        "disk free": _disk(models_root),
+        "disk free": _disk(Path(models_root)),
     }
     pool = ThreadPoolExecutor(len(checks))
     end = time.monotonic() + _GATHER_SECONDS
@@ -96,7 +98,10 @@ def gather(models_root: Path, ranks: int, hosts: int) -> Facts:
     with suppress(ImportError):
         interfaces = _interfaces()
     client, _, server, _ = environment.variables().get("SSH_CONNECTION", "   ").split(" ")
-    return Facts(socket.gethostname(), interfaces, client, server, cells, wrong)
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    return Facts(socket.gethostname(), interfaces, client, server, port, cells, wrong)
 
 
 def _run(*command: str, **variables: str) -> str:

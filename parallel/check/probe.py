@@ -1,9 +1,7 @@
-"""The program of the check on every host: says what the host is, then measures as it is told.
+"""The program of the check on every host: says what the host is, or measures a connection.
 
-    python -m parallel.check.probe MODELS_ROOT RANKS HOSTS
-
-Answers are lines that begin with a mark, since a login shell may print lines of its own. Requests
-are lines of JSON on the standard input. The end of the input ends the probe.
+The request is JSON on the standard input, and so is the answer on the standard output. It begins
+with a mark, since a login shell may print lines of its own.
 
 A connection between two probes starts with the proof that both have the key of this check, as
 between the processes of a job with parameter servers. Then one end sends, until the other has
@@ -15,16 +13,13 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import socket
 import struct
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Optional
 
 from parallel.check.facts import gather
@@ -32,76 +27,61 @@ from parallel.parameter_server.authentication import Admission, call
 
 MARK = "parallel.check "
 """Begins each answer."""
-_BUSY_SECONDS = 2.0
-# A probe whose first host is gone without the connection being closed ends by itself.
-_IDLE_SECONDS = 300
 _CHUNK = 1 << 20
 _RATE = struct.Struct("!d")
 # A measurement's time limits for connecting and for answers, and the time that bytes are counted.
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 5.0
 _COUNT_SECONDS = 0.5
+# Within which the probes of two hosts start.
+_START_SECONDS = 10.0
 
 
 def main() -> None:
-    """Answer until the input ends."""
-    signal.alarm(_IDLE_SECONDS)
-    _, models_root, ranks, hosts = sys.argv
-    facts = ThreadPoolExecutor(1).submit(gather, Path(models_root), int(ranks), int(hosts))
-    while wait([facts], _BUSY_SECONDS).not_done:
-        # A sign of life: a host that hangs is told apart.
-        _say(None)
-    _say(asdict(facts.result()))
-    for line in sys.stdin:
-        signal.alarm(_IDLE_SECONDS)
-        _say(_answer(**json.loads(line)))
-
-
-def _say(answer: Optional[dict[str, Any]]) -> None:
+    """Answer the request."""
+    request = json.load(sys.stdin)
+    answer = _measured(**request) if "key" in request else asdict(gather(**request))
     print(MARK + json.dumps(answer), flush=True)
 
 
-def _answer(key: str, listen: list[str], measure: list[Any]) -> dict[str, Any]:
-    """Listen at addresses, or else measure the connection to an address and port."""
-    secret = bytes.fromhex(key)
-    if not measure:
-        ports = {}
-        for address in listen:
-            # Other hosts may see another address than this one has.
-            with suppress(OSError):
-                ports[address] = serve(address, secret)
-        return {"ports": ports}
-    address, port = measure
+def _measured(
+    key: str, listen: Optional[tuple[str, int]], send: Optional[tuple[str, int]]
+) -> dict[str, Any]:
+    """Listen at an address and port, and measure the connection to another one."""
+    secret, bytes_per_second, reason = bytes.fromhex(key), 0.0, ""
+    has_ended = None
+    # Other hosts may see another address than this one has.
+    with suppress(OSError):
+        has_ended = serve(*listen, secret) if listen else None
     try:
-        return {"bandwidth": bandwidth(address, port, secret)}
+        bytes_per_second = bandwidth(*send, secret) if send else 0.0
     except OSError as error:
-        return {"error": error.strerror or str(error)}
+        reason = error.strerror or str(error)
+    if has_ended is not None:
+        has_ended.wait(_START_SECONDS)
+    return {"bandwidth": bytes_per_second, "error": reason}
 
 
-def serve(address: str, key: bytes) -> int:
-    """Serve other probes at an address of this host; returns the port, which the system chooses.
+def serve(address: str, port: int, key: bytes) -> threading.Event:
+    """Let another probe send to an address of this host; the event is set when it has.
 
     A connection has neither a thread nor a buffer before its proof.
-
-    Args:
-        address: of this host, by which others reach it.
-        key: of this check.
 
     Raises:
         OSError: this host has no such address.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.create_server((address, 0), family=family, backlog=socket.SOMAXCONN)
+    listener = socket.create_server((address, port), family=family, backlog=socket.SOMAXCONN)
+    has_ended = threading.Event()
 
     def start_counting(connection: socket.socket) -> None:
-        threading.Thread(target=_count, args=(connection,), daemon=True).start()
+        threading.Thread(target=_count, args=(connection, has_ended), daemon=True).start()
 
     Admission(listener, key, start_counting).start()
-    port: int = listener.getsockname()[1]
-    return port
+    return has_ended
 
 
-def _count(connection: socket.socket) -> None:
+def _count(connection: socket.socket, has_ended: threading.Event) -> None:
     """Count what arrives, answer with the bytes per second, and drop what comes after."""
     buffer = bytearray(_CHUNK)
     connection.settimeout(_ANSWER_SECONDS)
@@ -112,6 +92,7 @@ def _count(connection: socket.socket) -> None:
         connection.sendall(_RATE.pack(size / (time.monotonic() - start)))
         while connection.recv_into(buffer):
             pass
+    has_ended.set()
 
 
 def bandwidth(address: str, port: int, key: bytes) -> float:
@@ -121,7 +102,7 @@ def bandwidth(address: str, port: int, key: bytes) -> float:
         OSError: it cannot be reached, does not answer in time, ends the connection, or has another
             key.
     """
-    with call((address, port), key, _CONNECT_SECONDS) as connection:
+    with _connect(address, port, key) as connection:
         connection.settimeout(_ANSWER_SECONDS)
         data, both = bytes(_CHUNK), [connection]
         while not select.select(both, both, [], _ANSWER_SECONDS)[0]:
@@ -133,10 +114,19 @@ def bandwidth(address: str, port: int, key: bytes) -> float:
     return rate
 
 
+def _connect(address: str, port: int, key: bytes) -> socket.socket:
+    """Connect to a probe, which may not have started yet."""
+    end = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            return call((address, port), key, _CONNECT_SECONDS)
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.1)
+
+
 if __name__ == "__main__":
-    try:
-        main()
-    except (BrokenPipeError, KeyboardInterrupt):
-        pass
+    main()
     # Not waiting for a thread that asks a dead disk.
     os._exit(0)

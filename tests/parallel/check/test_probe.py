@@ -1,6 +1,5 @@
 """The report of a host about itself, its measurements, and conversations with probes."""
 
-import asyncio
 import json
 import os
 import re
@@ -14,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -22,14 +21,12 @@ import pytest
 
 from parallel.check import facts as facts_module
 from parallel.check import probe as probe_module
-from parallel.check import survey
 from parallel.check.facts import UNUSABLE, Facts, gather
 from parallel.check.probe import MARK, bandwidth, serve
-from parallel.check.survey import HostError, Probe
+from parallel.launch.network_interface import free_port
 from runtime import installed, processors
 from runtime.errors import ConfigError
 from runtime.installed import Gpu
-from tests.support.launch import write_program
 from tests.support.processes import listeners
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -58,7 +55,7 @@ def test_what_hangs_fails_or_is_missing_is_an_answer(monkeypatch, tmp_path: Path
     monkeypatch.setattr(facts_module, "_GATHER_SECONDS", 1)
     monkeypatch.setattr(facts_module, "_PROGRAM_SECONDS", 0.5)
     start = time.monotonic()
-    facts = gather(tmp_path, 1, 1)
+    facts = gather(str(tmp_path), 1, 1)
     assert time.monotonic() - start < 3
     reasons = {
         "Open MPI": "Command '('sleep', '5')' timed out after 0.5 seconds",
@@ -170,34 +167,46 @@ def test_the_probe_needs_the_standard_library_alone() -> None:
     assert "parallel.check.facts" in modules and not others & set(modules)
 
 
+def probe(**request: object) -> subprocess.Popen:
+    words = [sys.executable, "-m", "parallel.check.probe"]
+    process = subprocess.Popen(
+        words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    process.stdin.write(json.dumps(request))
+    process.stdin.close()
+    return process
+
+
+def said(process: subprocess.Popen) -> dict:
+    with process:
+        _, _, answer = process.stdout.read().partition(MARK)
+    assert process.returncode == 0
+    return json.loads(answer)
+
+
 def test_the_probe_of_this_host(tmp_path: Path) -> None:
-    key, other = "ab" * 32, "cd" * 32
-
-    async def converse() -> Facts:
-        probe = Probe("localhost", str(tmp_path / "run" / "of" / "mine"), "1", "1")
-        await probe.start()
-        assert not listeners(probe._process.pid)
-        facts = Facts(**await probe.answer())
-        # 192.0.2.1 is an address of documents (RFC 5737), and of no host.
-        asked = await probe.ask(key=key, listen=["127.0.0.1", "192.0.2.1"], measure=[])
-        ((address, port),) = asked["ports"].items()
-        assert address == "127.0.0.1" and listeners(probe._process.pid) == {(address, port)}
-        answers = [
-            await probe.ask(key=one, listen=[], measure=[address, number])
-            for number, one in ((port, other), (port, key), (1, key))
-        ]
-        assert "error" in answers[0] and answers[1]["bandwidth"] > 1e6
-        assert answers[2] == {"error": "Connection refused"}
-        await probe.close()
-        assert probe._process.returncode == 0
-        return facts
-
-    facts = asyncio.run(converse())
+    facts = Facts(**said(probe(models_root=str(tmp_path / "run/of/mine"), ranks=1, hosts=1)))
     assert facts.hostname == socket.gethostname() and facts.interfaces["lo"] == "127.0.0.1"
     cells = facts.cells
     assert (cells["MXNet"], cells["Horovod"], cells["GPUs"]) == ("1.9.1 mxnet", "0.28.1", "none")
     assert cells["Open MPI"][0] in "34" and cells["ranks"].startswith("1 on ")
     assert not facts.wrong and UNUSABLE not in cells.values()
+
+
+def test_two_probes_measure_each_other() -> None:
+    key, ports = "ab" * 32, [free_port("127.0.0.1"), free_port("127.0.0.2")]
+    places = [("127.0.0.1", ports[0]), ("127.0.0.2", ports[1])]
+    first = probe(key=key, listen=places[0], send=places[1])
+    # The other one starts later; a process without the key is none.
+    while not listeners(first.pid):
+        time.sleep(0.05)
+    assert listeners(first.pid) == {places[0]}
+    other = said(probe(key="cd" * 32, listen=None, send=places[0]))
+    assert other["bandwidth"] == 0 and "proof" in other["error"]
+    second = probe(key=key, listen=places[1], send=places[0])
+    for process in (first, second):
+        answer = said(process)
+        assert answer["bandwidth"] > 1e6 and not answer["error"]
 
 
 def test_the_checksum_is_of_what_a_run_uses(tmp_path: Path, monkeypatch) -> None:
@@ -221,61 +230,10 @@ def test_the_checksum_is_of_what_a_run_uses(tmp_path: Path, monkeypatch) -> None
         assert checksum() in found
 
 
-@pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Start a script as the probe; return its answers to requests, the first without one."""
-
-    async def converse(requests: int) -> list:
-        probe = Probe("localhost", str(tmp_path))
-        await probe.start()
-        try:
-            answers = [await probe.answer()]
-            for number in range(requests):
-                if probe._process.stdin.is_closing():
-                    await probe._process.wait()
-                answers.append(await probe.ask(listen=number))
-            return answers
-        finally:
-            await probe.close()
-            assert probe._process.returncode is not None
-
-    def ask(script: str, requests: int = 0) -> list:
-        write_program(tmp_path / "python", f"{script}\n")
-        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-        return asyncio.run(converse(requests))
-
-    monkeypatch.setattr(survey, "_END_SECONDS", 0.3)
-    return ask
-
-
-def test_a_conversation(asked) -> None:
-    facts = json.dumps({"facts": 1})
-    script = f"echo welcome; echo '{MARK}{facts}'; read line; echo '{MARK}'$line"
-    assert asked(script, 1) == [{"facts": 1}, {"listen": 0}]
-    refused = r"no connection by ssh \(Permission denied\); it has to work .*ssh .* true"
-    for script, requests, reason in (
-        ("echo what >&2; exit 3", 0, r"does not run there \(what\); copy this project"),
-        ("echo Permission denied >&2; exit 255", 0, refused),
-        (f"exec <&-; echo '{MARK}{facts}'; exit 4", 1, "no reason given"),
-        ("exec >&- 2>&-; exec sleep 30", 0, "no reason given"),
-    ):
-        with pytest.raises(HostError, match=reason):
-            asked(script, requests)
-    for answer in (f"0123 {facts}", "1" * (2 << 20)):
-        with pytest.raises(ValueError):
-            asked(f"echo '{MARK}{answer}'")
-
-
-def test_a_probe_that_is_busy_and_one_that_hangs(asked, monkeypatch) -> None:
-    monkeypatch.setattr(survey, "SILENCE_SECONDS", 1.0)
-    busy = f"echo '{MARK}null'; sleep 0.4;"
-    assert asked(f"{busy * 3} echo '{MARK}{{\"facts\": 1}}'") == [{"facts": 1}]
-    with pytest.raises(HostError, match="it has given no sign of life for 1 s; look there"):
-        asked("exec sleep 30")
-
-
 def test_several_measure_one_address_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    address = ("127.0.0.1", serve("127.0.0.1", KEY))
+    monkeypatch.setattr(probe_module, "_START_SECONDS", 0)
+    address = ("127.0.0.1", free_port("127.0.0.1"))
+    serve(*address, KEY)
     with ThreadPoolExecutor(3) as pool:
         rates = list(pool.map(lambda _: bandwidth(*address, KEY), range(3)))
     assert min(rates) > 1e7
@@ -283,8 +241,9 @@ def test_several_measure_one_address_at_the_same_time(monkeypatch: pytest.Monkey
     with pytest.raises(OSError, match="refused"):
         bandwidth("127.0.0.2", address[1], KEY)
     with pytest.raises(OSError):
-        serve("192.0.2.1", KEY)
-    assert bandwidth("::1", serve("::1", KEY), KEY) > 0
+        serve("192.0.2.1", 0, KEY)
+    serve("::1", address[1], KEY)
+    assert bandwidth("::1", address[1], KEY) > 0
     with pytest.raises(OSError, match="another one"):
         bandwidth(*address, bytes(32))
     monkeypatch.setattr(probe_module, "_CONNECT_SECONDS", 0.5)
@@ -305,7 +264,8 @@ def test_several_measure_one_address_at_the_same_time(monkeypatch: pytest.Monkey
 def test_a_slow_link_is_measured_at_the_end_that_receives() -> None:
     """The buffers of the sender take all data at once; the receiver counts what arrives."""
     one, other = socket.socketpair()
-    counting = Thread(target=probe_module._count, args=(other,))
+    has_ended = Event()
+    counting = Thread(target=probe_module._count, args=(other, has_ended))
     counting.start()
     while not select.select([one], [], [], 0.05)[0]:
         one.sendall(bytes(20_000))
@@ -314,4 +274,4 @@ def test_a_slow_link_is_measured_at_the_end_that_receives() -> None:
     one.sendall(bytes(1 << 20))
     one.close()
     counting.join(10)
-    assert not counting.is_alive()
+    assert has_ended.is_set()

@@ -14,7 +14,9 @@ from parallel.check import __main__ as command
 from parallel.check import survey as survey_module
 from parallel.check.__main__ import BRIDGES, WIDTH, findings, table
 from parallel.check.facts import UNUSABLE, Facts
-from parallel.check.survey import Finding, HostError, Pair, Survey
+from parallel.check.probe import MARK
+from parallel.check.survey import Finding, Pair, Survey
+from parallel.launch.ssh import Answer
 from runtime.errors import ConfigError
 from tests.support.launch import write_program
 
@@ -28,7 +30,7 @@ def facts(number: int) -> Facts:
     return Facts(
         hostname=f"node{number}", wrong=[],
         interfaces={"lo": "127.0.0.1", "eth0": address, "docker0": "172.17.0.1"},
-        ssh_client="10.0.0.0" if number else "", ssh_server=address if number else "",
+        ssh_client="10.0.0.0" if number else "", ssh_server=address if number else "", port=4000,
         cells={
             "hostname": f"node{number}", "Python": "3.11", "MXNet": "1.9.1 mxnet",
             "Horovod": "0.28.1", "Open MPI": "4.1.8", "project": "3f2a",
@@ -46,7 +48,7 @@ def healthy(slots: dict[str, int], nic: Optional[str] = None) -> Survey:
 
 def found(survey: Survey, host: str = "b", **changes) -> list[str]:
     survey.facts[host] = replace(survey.facts[host], **changes)
-    return [str(one) for one in findings(survey)]
+    return [f"{one.host}: {one.what}" for one in findings(survey)]
 
 
 def cells(**changed: str) -> dict[str, dict[str, str]]:
@@ -117,60 +119,52 @@ def test_links(slots: dict[str, int], links, line: str) -> None:
     assert len(lines) == bool(line) and all(one.startswith(line) for one in lines)
 
 
-def surveyed(hosts: str, monkeypatch, change=lambda host, asked, answer: answer) -> Survey:
-    """Survey hosts whose probes answer; a function may change an answer, or raise an error."""
+def surveyed(hosts: str, monkeypatch, change=lambda host, request, answer: answer, nic=None):
+    """Survey hosts that answer; a function may change an answer, or return an end of ssh."""
 
-    class Probe:
-        def __init__(self, host: str, *arguments: str) -> None:
-            started.append(arguments)
-            self.host = host
+    def answers(commands, given, seconds, read):
+        found = {}
+        for host in commands:
+            request = json.loads(given[host].rpartition(b"\0")[2])
+            answer = {"bandwidth": 1e9, "error": ""}
+            if "key" not in request:
+                assert request == {"models_root": "models", "hosts": len(hosts), "ranks": 1}
+                answer = vars(facts("abcd".index(host)))
+            answer = change(host, request, answer)
+            if not isinstance(answer, Answer):
+                answer = Answer(0, f"Welcome!\n{MARK}{json.dumps(answer)}\n".encode(), "")
+            found[host] = read(host, answer)
+        return found
 
-        async def start(self) -> None:
-            pass
-
-        close = start
-
-        async def answer(self):
-            own = json.loads(json.dumps(vars(facts("abcd".index(self.host)))))
-            return change(self.host, None, own)
-
-        async def ask(self, key, listen, measure):
-            assert len(bytes.fromhex(key)) == 32
-            if measure:
-                return change(self.host, None, {"bandwidth": 1e9})
-            return change(self.host, listen, {"ports": dict.fromkeys(listen, 40000)})
-
-    started: list[tuple[str, ...]] = []
-    monkeypatch.setattr(survey_module, "Probe", Probe)
-    found = survey_module.survey(dict.fromkeys(hosts, 1), Path("models"), None)
-    # The folder, the ranks of the host, and how many hosts there are.
-    assert started == [("models", "1", str(len(hosts)))] * len(hosts)
-    return found
+    monkeypatch.setattr(survey_module.ssh, "answers", answers)
+    return survey_module.survey(dict.fromkeys(hosts, 1), Path("models"), nic)
 
 
-def test_hosts_that_stop_to_answer_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def change(host, asked, answer):
-        what = next(iter(answer))
-        if {"b": "hostname", "c": "bandwidth", "d": "ports"}.get(host) == what:
-            raise HostError(f"silent at {what}")
+def test_hosts_that_do_not_answer_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(host, request, answer):
+        if host == "b" or (host == "c" and "key" in request):
+            return Answer(255, b"", "no answer in 45 s")
+        if host == "d" and "key" not in request:
+            return Answer(1, b"", "No module named parallel")
         return answer
 
     found = surveyed("abcd", monkeypatch, change)
-    assert sorted((one.host, one.what) for one in found.silent) == [
-        ("b", "silent at hostname"), ("c", "silent at bandwidth"), ("d", "silent at ports")
-    ]  # fmt: skip
-    assert list(found.facts) == ["a", "c", "d"]
-    assert {(pair.sender, pair.receiver) for pair in found.pairs} <= {("a", "c")}
+    refused = "no connection by ssh (no answer in 45 s); it has to work without a question: "
+    assert {one.host: one.what for one in found.silent} == {
+        "b": f"{refused}ssh -oBatchMode=yes b true",
+        "c": f"{refused}ssh -oBatchMode=yes c true",
+        "d": "the check does not run there (No module named parallel); copy this project to the "
+        f"same path, {Path.cwd()}, and make env there",
+    }
+    assert list(found.facts) == ["a", "c"]
+    assert [(pair.sender, pair.receiver) for pair in found.pairs] == [("a", "c")]
 
 
-@pytest.mark.parametrize(("what", "wrong"), [
-    ("hostname", {}), ("ports", ["10.0.0.1"]), ("bandwidth", "x"),
+@pytest.mark.parametrize("wrong", [
+    {}, {"bandwidth": "x", "error": ""}, Answer(0, f"{MARK}0123".encode(), ""),
 ])  # fmt: skip
-def test_answers_that_are_none(monkeypatch: pytest.MonkeyPatch, what: str, wrong: object) -> None:
-    def change(host, asked, answer):
-        return {what: wrong} if host == "c" and what in answer else answer
-
-    (silent,) = surveyed("ac", monkeypatch, change).silent
+def test_answers_that_are_none(monkeypatch: pytest.MonkeyPatch, wrong: object) -> None:
+    (silent,) = surveyed("c", monkeypatch, lambda *_: wrong).silent
     assert silent.host == "c" and silent.what.startswith("its answer is not understood (")
 
 
@@ -204,17 +198,18 @@ def test_probes_by_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_probe_listens_where_others_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first host at the address that the others' ssh servers see, each at its own."""
-    asked = {}
+    asked: dict[str, list] = {}
 
     def change(host, request, answer):
-        if "ports" in answer:
-            asked[host] = request
-        return {"ports": {}} if "ports" in answer and host == "c" else answer
+        if "key" in request:
+            assert len(bytes.fromhex(request["key"])) == 32
+            asked.setdefault(host, []).append((request["listen"], request["send"]))
+        return answer
 
+    a, b, c = (["10.0.0.0", 4000], ["10.0.0.1", 4000], ["10.0.0.2", 4000])
     found = surveyed("abc", monkeypatch, change)
-    assert asked == {"a": ["10.0.0.0"], "b": ["10.0.0.1"], "c": ["10.0.0.2"]}
-    errors = {pair.receiver: pair.error for pair in found.pairs if pair.error}
-    assert errors == {"c": "it has no address 10.0.0.2"}
+    assert asked == {"a": [(a, b), (a, c)], "b": [(b, c), (b, a)], "c": [(c, a), (c, b)]}
+    assert len(found.pairs) == 6
     asked.clear()
     surveyed("a", monkeypatch, change)
     assert not asked, "there is no other host to reach it"
@@ -223,8 +218,8 @@ def test_a_probe_listens_where_others_reach_it(monkeypatch: pytest.MonkeyPatch) 
     assert (chosen.address_of("b", "a"), chosen.address_of("a", "b")) == ("10.0.0.1", "10.0.0.0")
     chosen.facts["a"] = replace(chosen.facts["a"], interfaces={})
     assert (chosen.address_of("b", "a"), chosen.address_of("a", "b")) == (None, None)
-    assert not survey_module.survey({"a": 1, "b": 1}, Path("models"), "eth9").pairs
-    assert asked == {"a": [], "b": []}
+    assert not surveyed("ab", monkeypatch, change, nic="eth9").pairs
+    assert asked == {"a": [(None, None)], "b": [(None, None)]}
 
 
 def test_hosts_are_columns_with_their_worst_connection() -> None:
