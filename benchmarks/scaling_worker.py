@@ -95,7 +95,7 @@ def _exchange(scheme: str, classifier: Classifier) -> tuple[int, Optimizer, Worl
     here = assignment.find(os.environ)
     assert here is not None, "python -m benchmarks.scaling starts this program"
     alone = LoneWorld(here.local_worker)
-    exchange = Exchange(SCHEMES[scheme], here, alone, staleness=None, images_per_step=0)
+    exchange = Exchange(SCHEMES[scheme], here, alone, staleness=None, batch_size=0)
     on_servers = ServerOptimizer(classifier.parameters, exchange, alone, Stopwatch(), PLAIN)
     on_servers.start(momentum=_MOMENTUM, weight_decay=0.0, version=0)
     return here.num_workers, on_servers, alone

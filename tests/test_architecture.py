@@ -192,7 +192,7 @@ def test_the_environment_is_read_in_runtime_alone() -> None:
 
 # Modules that open files of the system and of this project, and temporary ones of this process.
 OPENERS = (
-    "parallel/autogroup parallel/check/facts runtime/errors runtime/files "
+    "parallel/autogroup runtime/errors runtime/files "
     "runtime/kernels runtime/processors runtime/untrusted/child setup-utils/check_libraries "
     "setup-utils/site_pages training/log/run_log training/run_folder"
 ).split()

@@ -242,7 +242,7 @@ IMAGES: dict[str, Run] = {
         ("--data-allocator 1", 10, "ImageLoader.epoch_part.length"),
         ("--momentum 0.75", 0.75, "Exchange.start.momentum"),
         ("--wd 0.003", 0.003, "Exchange.start.weight_decay"),
-        ("--batch-size 5", 5, "Exchange.images_per_step", "ImageLoader.epoch_part.stride"),
+        ("--batch-size 5", 5, "Exchange.batch_size", "ImageLoader.epoch_part.stride"),
     ]),
     "groups": (SMALL + "--kv-store dist_gsync", [
         ("--rebalance 2", True, "workers.HorovodWorld.regroups"),

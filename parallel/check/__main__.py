@@ -25,8 +25,8 @@ from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, run_program
 from runtime.process.terminal import print_line
 
-WIDTH = 100
-_LABEL = 14
+# Columns of the table, and the width of each.
+_SIDE_BY_SIDE, _WIDTH = 2, 40
 _SAME = {
     **dict.fromkeys(("Python", "MXNet", "Horovod", "Open MPI"), f"{MAKE_AGAIN} as on the other"),
     "project": "copy one over the other, or update both to the same commit",
@@ -80,7 +80,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     else:
         verdict = f"{len(wrong)} wrong" if wrong else "healthy: nothing is wrong"
         lines = (f"wrong  {host}: {what}" for host, what in wrong)
-        for line in (*table(found), "", *lines, verdict):
+        for line in (*table(found), *lines, verdict):
             print_line(line)
     return USER_ERROR_STATUS if wrong else 0
 
@@ -96,26 +96,20 @@ def _column(survey: Survey, host: str) -> dict[str, str]:
     interfaces = [name for name, own in facts.interfaces.items() if own == address]
     slowest = survey.slowest(host)
     sends = f"{slowest.bandwidth / 1e6:.0f} MB/s {slowest.receiver}" if slowest else "-"
-    fixed = {"hostname": facts.hostname, "address": " ".join([address, *interfaces[:1]])}
-    return {**fixed, **facts.cells, "sends": sends}
+    return {**facts.cells, "address": " ".join([address, *interfaces[:1]]), "sends": sends}
 
 
 def table(survey: Survey) -> Iterator[str]:
-    """The lines of the table: a column for each host, two or three side by side."""
+    """The lines of the table: a column for each host, two side by side."""
     hosts = list(survey.slots)
-    width = 40 if len(hosts) <= 2 else 28
-    fitting = (WIDTH - _LABEL) // width
-    for start in range(0, len(hosts), fitting):
-        shown = hosts[start : start + fitting]
-        columns = [_column(survey, host) for host in shown]
-        labels = max(columns, key=len)
-        yield from [""] if start else []
-        for label, cells in [
-            ("", shown),
-            *((label, [column.get(label, "?") for column in columns]) for label in labels),
-        ]:
-            cut = (cell if len(cell) < width else f"{cell[: width - 2]}…" for cell in cells)
-            yield f"{label:{_LABEL}}{''.join(f'{cell:{width}}' for cell in cut)}".rstrip()
+    for start in range(0, len(hosts), _SIDE_BY_SIDE):
+        shown = hosts[start : start + _SIDE_BY_SIDE]
+        columns = [{"": host, **_column(survey, host)} for host in shown]
+        for label in max(columns, key=len):
+            cells = (column.get(label, "?") for column in columns)
+            cut = (cell if len(cell) < _WIDTH else f"{cell[: _WIDTH - 2]}…" for cell in cells)
+            yield f"{label:14}{''.join(f'{cell:{_WIDTH}}' for cell in cut)}".rstrip()
+        yield ""
 
 
 def findings(survey: Survey) -> list[Finding]:

@@ -1,6 +1,6 @@
 """The report of a host about itself: the cells of its column in the table, and its faults.
 
-A broken installation is what the check is for. So nothing but the standard library is imported, and
+A broken installation is what the check is for. So neither MXNet nor Horovod is imported, and
 whatever may be broken or hang is a program or a thread with a time limit, whose failure is an
 answer.
 """
@@ -18,11 +18,13 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+import psutil
+
+from parallel.launch.network_interface import free_port
 from runtime import environment, installed, processors
 from runtime.errors import ConfigError
 from runtime.files import sha256
@@ -94,14 +96,9 @@ def gather(models_root: str, ranks: int, hosts: int) -> Facts:
             reason = str(error) or "no answer"
             wrong.append(f"{label} cannot be used ({reason}); repair it, or {MAKE_AGAIN}")
     pool.shutdown(wait=False)
-    interfaces: dict[str, str] = {}
-    with suppress(ImportError):
-        interfaces = _interfaces()
     client, _, server, _ = environment.variables().get("SSH_CONNECTION", "   ").split(" ")
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
-    return Facts(socket.gethostname(), interfaces, client, server, port, cells, wrong)
+    name, port = socket.gethostname(), free_port("")
+    return Facts(name, _interfaces(), client, server, port, cells, wrong)
 
 
 def _run(*command: str, **variables: str) -> str:
@@ -129,8 +126,6 @@ def _run(*command: str, **variables: str) -> str:
 
 
 def _interfaces() -> dict[str, str]:
-    import psutil
-
     return {
         name: one.address
         for name, addresses in psutil.net_if_addrs().items()
@@ -242,8 +237,7 @@ def _gpus(ranks: int) -> Iterator[str]:
 
 
 def _memory(ranks: int) -> Iterator[str]:
-    found = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
-    yield from _free("of memory", int(found[1]) << 10 if found else 0, ranks << 30)
+    yield from _free("of memory", psutil.virtual_memory().available, ranks << 30)
 
 
 def _shared_memory(ranks: int) -> Iterator[str]:

@@ -133,8 +133,6 @@ def _variable(name: str) -> str:
 class Scheme:
     """How workers exchange gradients and weights."""
 
-    store: str
-    """The kind of MXNet's store."""
     is_synchronous: bool = False
     """True if the servers add the pushes of all workers before they update."""
     has_groups: bool = False
@@ -158,10 +156,10 @@ class Scheme:
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
         # BSP, ASP, SSP and GSP, by their usual names.
-        "dist_sync": Scheme("dist_sync", is_synchronous=True),
-        "dist_async": Scheme("dist_async"),
-        "dist_ssync": Scheme("dist_async", is_bounded=True),
-        "dist_gsync": Scheme("dist_async", has_groups=True),
+        "dist_sync": Scheme(is_synchronous=True),
+        "dist_async": Scheme(),
+        "dist_ssync": Scheme(is_bounded=True),
+        "dist_gsync": Scheme(has_groups=True),
     }
 )
 

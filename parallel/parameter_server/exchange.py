@@ -63,17 +63,17 @@ class Exchange:
         group: World,
         *,
         staleness: Optional[int],
-        images_per_step: int,
+        batch_size: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create it; ``start`` connects to the servers.
 
-        Rank 0 of the group, its leader, pushes for all its workers, whose images of a step are
-        ``images_per_step``. ``staleness`` is the bound of SSP.
+        Rank 0 of the group, its leader, pushes for all its workers, each with ``batch_size`` images
+        in a step. ``staleness`` is the bound of SSP.
         """
-        self._scheme, self._group = scheme, group
+        self._scheme, self._group, self._batch_size = scheme, group, batch_size
         self._bound, self._clock = staleness, clock
-        self._join(assignment, images_per_step)
+        self._join(assignment)
         self.version = 0
         self.has_started = False
 
@@ -106,7 +106,7 @@ class Exchange:
         rows = assignment.num_workers
         self._trace = Trace(assignment.trace, f"worker-{assignment.worker}")
         protect(assignment.key)
-        self._store = mx.kv.create(self._scheme.store)
+        self._store = mx.kv.create("dist_sync" if self._scheme.is_synchronous else "dist_async")
         # On the CPU, whatever the device is: the store sends from there.
         self._table = mx.nd.array(SharedTable.empty(rows).rows.reshape(-1), ctx=mx.cpu())
         self._table_change = self._table.copy()
@@ -149,18 +149,9 @@ class Exchange:
         if self._scheme.is_synchronous:
             self._read_table()
 
-    @property
-    def pauses(self) -> int:
-        """Validations and saves of others that the current step may have to wait for."""
-        return int(self.table.rows[:, Column.PAUSES].max())
-
     def ask_to_stop(self, status: int) -> None:
         """Ask all workers to stop, by the table's change of the next step."""
         self._row[Column.STOP] = status
-
-    def numbers(self) -> dict[str, float]:
-        """The numbers of a report, as of the last step."""
-        return self.table.numbers(self._pusher_name)
 
     def finish(self, *, waits: bool) -> None:
         """Enter into the table that this worker has done its steps.
@@ -188,20 +179,19 @@ class Exchange:
         self._read_table()
         self._change_table(-self._table.asnumpy())
 
-    def regroup(self, assignment: Assignment, images_per_step: int) -> None:
+    def regroup(self, assignment: Assignment) -> None:
         """Continue in other groups, those of the assignment, with the newest weights.
 
         All workers call this together, after all have left and the table has been cleared.
         """
-        self._join(assignment, images_per_step)
+        self._join(assignment)
         self._begin()
 
-    def _join(self, assignment: Assignment, images_per_step: int) -> None:
+    def _join(self, assignment: Assignment) -> None:
         """Become one of the pushers, or a member of one's group."""
-        self._assignment, self._images_per_step = assignment, images_per_step
+        self._assignment = assignment
         pushers = self._scheme.pushers(assignment)
         self._pusher = group_of(pushers, assignment.worker)
-        self._pusher_name = "group" if self._scheme.has_groups else "worker"
         self._detector = FailureDetector(len(pushers), tolerates=assignment.tolerates)
         self.table = SharedTable.empty(len(pushers))
         # This pusher's row as it shall be, and as it was sent last.
@@ -272,7 +262,8 @@ class Exchange:
     def _rate(self) -> float:
         self._step_times.append(self._clock())
         seconds = max(self._step_times[-1] - self._step_times[0], 1e-9)
-        return self._images_per_step * (len(self._step_times) - 1) / seconds
+        images = self._batch_size * self._group.size * (len(self._step_times) - 1)
+        return images / seconds
 
     def _pull(self) -> None:
         """Get weights and versions; in a group from its leader, with the shared table."""

@@ -156,6 +156,11 @@ class SharedTable:
         """The exit status with which any worker was asked to stop, or 0."""
         return int(self.rows[:, Column.STOP].max())
 
+    @property
+    def pauses(self) -> int:
+        """Validations and saves of others that the current step may have to wait for."""
+        return int(self.rows[:, Column.PAUSES].max())
+
     def have_reached(self, state: PusherState) -> NDArray[np.bool_]:
         """Return True for pushers that are in a state or past it."""
         reached: NDArray[np.bool_] = self.rows[:, Column.STATE] >= state

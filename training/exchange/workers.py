@@ -97,24 +97,13 @@ class WorkerGroups:
     batch_size: int
     """Images per worker and step."""
 
-    @property
-    def contributors(self) -> int:
-        """The workers whose batches make an update together with this one's."""
-        return len(self._group(self.assignment.worker))
-
-    @property
-    def saves(self) -> bool:
-        """True if this worker validates and saves: worker 0 and its group."""
-        pushers = self.scheme.pushers(self.assignment)
-        return group_of(pushers, self.assignment.worker) == group_of(pushers, 0)
-
     def epoch_part(self, count: int, worker: int) -> EpochPart:
         """Return the part of ``count`` images that a worker reads."""
         if self.scheme.is_synchronous and not self.assignment.shares:
             # As with Horovod, whose updates these are.
             return EpochPart.of_rank(count, self.batch_size, worker, self.assignment.num_workers)
         shares = self.assignment.shares or equal_shares(self.assignment.num_workers)
-        return EpochPart.of_worker(count, self.batch_size, worker, shares, self._group(worker))
+        return EpochPart.of_worker(count, self.batch_size, worker, shares, self.partners(worker))
 
     def updates(self, count: int) -> list[int]:
         """Updates of the weights by each group in an epoch of ``count`` images."""
@@ -136,7 +125,8 @@ class WorkerGroups:
         """The same worker with other groups and shares."""
         return replace(self, assignment=replace(self.assignment, groups=groups, shares=shares))
 
-    def _group(self, worker: int) -> tuple[int, ...]:
+    def partners(self, worker: int) -> tuple[int, ...]:
+        """Return the workers whose batches make an update together with that of a worker."""
         groups = self.scheme.synchronous_groups(self.assignment)
         return groups[group_of(groups, worker)]
 
@@ -170,7 +160,7 @@ class ServerWorkers(Ranks):
             assignment,
             self.world,
             staleness=config.exchange.bound,
-            images_per_step=config.data.batch_size * self.world.size,
+            batch_size=config.data.batch_size,
         )
         self._stop_status = 0
 
@@ -207,7 +197,7 @@ class ServerWorkers(Ranks):
 
     @override
     def numbers(self) -> dict[str, float]:
-        return self._exchange.numbers()
+        return self._exchange.table.numbers("group" if self._scheme.has_groups else "worker")
 
     @override
     def stop(self, request: StopRequest) -> Callable[[], int]:
@@ -222,7 +212,8 @@ class ServerWorkers(Ranks):
 
     @override
     def others(self) -> Others:
-        return Others(self._exchange.table.progress(), self._exchange.pauses)
+        table = self._exchange.table
+        return Others(table.progress(), table.pauses)
 
     @override
     def pause(self, update: int) -> None:
@@ -263,8 +254,7 @@ class ServerWorkers(Ranks):
         all_workers.barrier()
         self._horovod.regroup(groups)
         self._join(self._groups.regrouped(groups, shares))
-        images_per_step = self._config.data.batch_size * self.world.size
-        self._exchange.regroup(self._groups.assignment, images_per_step)
+        self._exchange.regroup(self._groups.assignment)
         # No worker pushes before all have the same weights, and their version.
         all_workers.barrier()
         batches.read(self.epoch_part())
@@ -291,7 +281,9 @@ class ServerWorkers(Ranks):
 
     def _join(self, groups: WorkerGroups) -> None:
         self._groups = groups
-        self.contributors, self.saves = groups.contributors, groups.saves
+        self.contributors = len(groups.partners(self.number))
+        pushers = self._scheme.pushers(groups.assignment)
+        self.saves = group_of(pushers, self.number) == group_of(pushers, 0)
 
     def _regrouped(self, epoch: int, speeds: Sequence[float]) -> WorkerGroups:
         """Groups and shares of the next period, by the workers' images/s."""

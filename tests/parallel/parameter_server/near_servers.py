@@ -48,7 +48,7 @@ class NearServers:
         """Start a worker whose ``weights`` are the servers': 0, 1, 2 ... in two parameters."""
         own = replace(self.assignment, worker=number)
         worker: Any = Exchange(
-            SCHEMES[scheme], own, group or LoneWorld(), staleness=None, images_per_step=1, **options
+            SCHEMES[scheme], own, group or LoneWorld(), staleness=None, batch_size=1, **options
         )
         worker.weights = [mx.nd.arange(5), mx.nd.arange(5, 12)]
         worker.start(worker.weights, [1.0, 1.0], momentum=0.0, weight_decay=0.0, version=0)

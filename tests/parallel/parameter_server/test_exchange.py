@@ -237,7 +237,7 @@ def test_workers_go_on_in_other_groups(tmp_path: Path, monkeypatch) -> None:
     members = [servers.worker(number, "dist_gsync") for number in (0, 1)]
     members[1].step(gradients(), lr=1.0)
     for number, worker in enumerate(members):
-        worker.regroup(replace(servers.assignment, worker=number, groups=groups[::-1]), 1)
+        worker.regroup(replace(servers.assignment, worker=number, groups=groups[::-1]))
         # What the other group had learned in the meantime.
         assert worker.version == 1 and worker.weights[0].asnumpy()[0] == -1
     members[1].step(gradients(), lr=1.0)
@@ -294,9 +294,9 @@ def test_the_rate_is_that_of_twenty_steps_and_a_pause_ends_with_the_next(monkeyp
     for seconds in [100.0, 1.5] + [0.5] * 19:
         now[0] += seconds
         saver.step(gradients(), lr=0.001)
-    assert saver.numbers()["images_per_second/worker_0"] == pytest.approx(20 / 11)
+    assert saver.table.numbers("worker")["images_per_second/worker_0"] == pytest.approx(20 / 11)
     again = saver.pause, saver.pause, lambda: saver.step(gradients(), lr=0.001)
     for pause, pauses in zip(again, (1, 2, 0)):
         pause()
         other.step(gradients(), lr=0.001)
-        assert other.pauses == pauses
+        assert other.table.pauses == pauses

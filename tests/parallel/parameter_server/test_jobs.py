@@ -43,7 +43,7 @@ def main(folder: Path, turns: list[int]) -> None:
     own = assignment.find(os.environ)
     assert own is not None
     scheme = SCHEMES["dist_async" if turns else "dist_sync"]
-    exchange = Exchange(scheme, own, LoneWorld(), staleness=None, images_per_step=1)
+    exchange = Exchange(scheme, own, LoneWorld(), staleness=None, batch_size=1)
     parameters = [mx.nd.zeros((3, 2)), mx.nd.full((5,), 10)]
     size = 1 if turns else 1 + own.worker
     gradients = [mx.nd.full((3, 2), size), mx.nd.full((5,), size)]
@@ -54,7 +54,7 @@ def main(folder: Path, turns: list[int]) -> None:
         result = {
             "version": exchange.version,
             "weights": [parameter.asnumpy().ravel().tolist() for parameter in parameters],
-            "numbers": exchange.numbers(),
+            "numbers": exchange.table.numbers("worker"),
         }
         (folder / f"{name}.part").write_text(json.dumps(result))
         (folder / f"{name}.part").rename(folder / name)

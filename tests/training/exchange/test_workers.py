@@ -38,9 +38,9 @@ PAIRS = replace(PLACE, groups=((0, 1), (2, 3)))
 
 
 def exchange(scheme, assignment, world, **options: Any) -> Mock:
-    made = Mock(options=options, has_started=False, version=0, pauses=5)
-    made.numbers.return_value, made.table.progress.return_value = {"staleness": 2.0}, 7
-    made.table.stop = 0
+    made = Mock(options=options, has_started=False, version=0)
+    made.table = Mock(stop=0, pauses=5, **{"progress.return_value": 7})
+    made.table.numbers = lambda name: {f"images_per_second/{name}_0": 2.0}
     return made
 
 
@@ -121,8 +121,9 @@ def test_a_worker_alone() -> None:
     assert (joined.number, joined.size, joined.contributors, joined.saves) == (3, 4, 1, False)
     assert served(replace(PLACE, worker=0)).saves
     assert joined.epoch_part().updates_per_epoch == 100
-    assert joined.updates_per_epoch(100) == 400 and joined.numbers() == {"staleness": 2.0}
-    assert joined._exchange.options == {"staleness": None, "images_per_step": 10}
+    assert joined.updates_per_epoch(100) == 400
+    assert joined.numbers() == {"images_per_second/worker_0": 2.0}
+    assert joined._exchange.options == {"staleness": None, "batch_size": 10}
     for staleness in (4, None):
         worker = served(kv_store="dist_ssync", staleness=staleness)
         assert worker._exchange.options["staleness"] == (staleness or 0)
@@ -136,7 +137,7 @@ def test_a_worker_of_a_group() -> None:
     joined = served(UNEQUAL, "dist_gsync")
     assert (joined.world.groups, joined.world.regroups) == (UNEQUAL.groups, False)
     assert (joined.contributors, joined.saves) == (3, False)
-    assert joined._exchange.options["images_per_step"] == 10 * 2
+    assert joined.numbers() == {"images_per_second/group_0": 2.0}
     assert served(UNEQUAL, "dist_gsync", rebalance=2).world.regroups
     assert joined.everyone is joined.world.all_ranks() and joined.world.size == 2
 
@@ -219,8 +220,8 @@ def test_the_next_period_has_groups_by_the_measured_speeds(speeds_known: bool) -
     batches.read.assert_called_once_with(joined.epoch_part())
     joined.world.regroup.assert_called_once_with(expected)
     assert told(joined) == ["leave", "clear_table", "regroup"]
-    assignment, images = joined._exchange.regroup.call_args.args
-    assert assignment.groups == expected and assignment.worker == 0 and images == 20
+    (assignment,) = joined._exchange.regroup.call_args.args
+    assert assignment.groups == expected and assignment.worker == 0
     assert (joined.contributors, joined.saves) == (2, True)
     assert bool(assignment.shares) == speeds_known
 
@@ -279,7 +280,7 @@ def test_each_worker_finds_its_own_place() -> None:
     after = groups().anew([500.0, 2000.0, 500.0, 500.0], COUNT)
     assert after is not None and after.assignment.groups == ((1,), (0, 2, 3))
     places = (replace(after.assignment, worker=worker) for worker in range(4))
-    found = [replace(after, assignment=place) for place in places]
+    found = [served(place, "dist_gsync") for place in places]
     assert [one.contributors for one in found] == [3, 1, 3, 3]
     assert [one.saves for one in found] == [True, False, True, True]
 
