@@ -9,10 +9,9 @@ measurements of equal machines are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parallel.launch.cluster_files import Groups
 from parallel.parameter_server.assignment import Share
@@ -28,17 +27,26 @@ def group(speeds: Sequence[float]) -> Groups:
     Returns the workers of each group, the fastest group first, and in it the lowest number; one
     group where all speeds are alike.
     """
+    # Their import takes a second, for which --help need not wait.
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import calinski_harabasz_score
+
     assert min(speeds) > 0, speeds
     values = np.array(speeds)[:, None]
     best, best_score = np.zeros(len(speeds), int), -np.inf
-    for labels in _clusterings(values):
-        score = _score(values, labels)
-        means = np.sort([values[labels == label].mean() for label in np.unique(labels)])
+    # The index is not defined for clusters of one each; of two workers there is no other choice.
+    most = min(len(np.unique(values)), max(2, len(speeds) - 1))
+    for k in range(2, most + 1):
+        labels = KMeans(k, n_init=10, random_state=0).fit(values).labels_
+        clusters = [values[labels == label] for label in range(k)]
+        means = np.sort([cluster.mean() for cluster in clusters])
+        has_spread = any(np.ptp(cluster) for cluster in clusters)
+        score = calinski_harabasz_score(values, labels) if has_spread else np.inf
         if np.all(means[:-1] < (1 - _SAME) * means[1:]) and score > best_score:
             best, best_score = labels, score
-    clusters = [np.flatnonzero(best == label) for label in np.unique(best)]
-    clusters.sort(key=lambda workers: -float(values[workers].mean()))
-    return tuple(tuple(int(worker) for worker in workers) for workers in clusters)
+    groups = [np.flatnonzero(best == label) for label in np.unique(best)]
+    groups.sort(key=lambda workers: -float(values[workers].mean()))
+    return tuple(tuple(int(worker) for worker in workers) for workers in groups)
 
 
 def shares(groups: Groups, speeds: Sequence[float]) -> tuple[Share, ...]:
@@ -68,24 +76,3 @@ def servers(hosts: Sequence[str], speeds: Sequence[float], count: int) -> list[t
     order = sorted(machines, key=lambda host: -machines[host])
     placed = [order[server % len(order)] for server in range(count)]
     return [(host, machines[host] / placed.count(host)) for host in placed]
-
-
-def _clusterings(values: NDArray[np.float64]) -> Iterator[NDArray[np.int64]]:
-    """The cluster of each worker, for all k that can be compared."""
-    # Its import takes a second, for which --help need not wait.
-    from sklearn.cluster import KMeans
-
-    distinct = len(np.unique(values))
-    # The index is not defined for clusters of one each; of two workers there is no other choice.
-    for k in range(2, min(distinct, max(2, len(values) - 1)) + 1):
-        labels: NDArray[np.int64] = KMeans(k, n_init=10, random_state=0).fit(values).labels_
-        yield labels
-
-
-def _score(values: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
-    from sklearn.metrics import calinski_harabasz_score
-
-    if all(np.ptp(values[labels == label]) == 0 for label in np.unique(labels)):
-        # No spread within: scikit-learn returns 1.
-        return np.inf
-    return float(calinski_harabasz_score(values, labels))

@@ -71,7 +71,7 @@ def open_run(config: Config, ranks: Ranks, device: Any, request: StopRequest) ->
             yield Run(config, ranks, request, log, storage, str(device))
             log.write_report()
             # A launcher ends all ranks of a run that was told to end as soon as one has left.
-            ranks.wait_for_report()
+            ranks.world.barrier()
 
 
 class Run:

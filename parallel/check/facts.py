@@ -101,7 +101,7 @@ def gather(models_root: str, ranks: int, hosts: int) -> Facts:
     return Facts(name, _interfaces(), client, server, port, cells, wrong)
 
 
-def _run(*command: str, **variables: str) -> str:
+def _run(*command: str) -> str:
     """Return what a program prints.
 
     Raises:
@@ -111,7 +111,8 @@ def _run(*command: str, **variables: str) -> str:
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env={**environment.variables(), **variables},
+        # mpirun, the launcher, refuses wrong values of these; they are looked at by themselves.
+        env={**environment.variables(), "NIC": "", "HOST_TIMEOUT": ""},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -179,9 +180,7 @@ def _horovod() -> Iterator[str]:
 
 
 def _open_mpi() -> Iterator[str]:
-    # The launcher refuses wrong values of these; they are looked at by themselves.
-    said = _run("mpirun", "--version", NIC="", HOST_TIMEOUT="")
-    found = re.search(r"\(Open MPI\) ([\d.]+)", said)
+    found = re.search(r"\(Open MPI\) ([\d.]+)", _run("mpirun", "--version"))
     if found is None:
         raise ConfigError("mpirun is not that of Open MPI")
     yield found[1]

@@ -19,20 +19,15 @@ from typing import Any, Callable
 
 from parallel.parameter_server import assignment
 from runtime import environment
-from runtime.errors import ConfigError, run_program
+from runtime.errors import run_program
 
 _CRASH_STATUS = 1
 
 
 def main() -> int:
     """Serve until the launcher ends the process."""
-    variables = environment.variables()
-    own = assignment.find(variables)
-    if own is None or own.role == assignment.WORKER:
-        raise ConfigError(
-            f"{assignment.ROLE} is {variables.get(assignment.ROLE)!r}, but must be server or "
-            "scheduler; start the job with python -m parallel.launch"
-        )
+    own = assignment.find(environment.variables())
+    assert own is not None and own.role != assignment.WORKER, "the launcher starts this program"
     with environment.without(assignment.ROLE):
         from parallel.parameter_server.connections import protect
         from parallel.parameter_server.messages import Settings

@@ -98,4 +98,4 @@ def test_a_tolerant_job_continues_without_a_dead_worker(tmp_path) -> None:
         dead = "worker 2 on 127.0.0.1 ended with status 137 (SIGKILL); the job goes on"
         job.wait_until(lambda: dead in job.said())
         assert job.ends(280) == 0, job.said()
-        assert "update 800/800" in job.said() and "worker 2 has done nothing for" in job.said()
+        assert "update 800/800" in job.said()

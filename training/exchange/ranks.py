@@ -86,10 +86,6 @@ class Ranks:
         """
         raise AssertionError("check() lets none but groups rebalance")
 
-    def wait_for_report(self) -> None:
-        """Wait until rank 0 has written the report of the run."""
-        self.world.barrier()
-
     def leave(self, status: int) -> int:
         """End the work together; returns the exit status of the process, or ends it with that."""
         return status

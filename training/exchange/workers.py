@@ -261,10 +261,6 @@ class ServerWorkers(Ranks):
         return period
 
     @override
-    def wait_for_report(self) -> None:
-        """Each worker ends by itself: what it would wait for may be dead, which a job survives."""
-
-    @override
     def leave(self, status: int) -> int:
         """Ends the process: MXNet would wait at its end for all workers, also for dead ones.
 
