@@ -6,10 +6,7 @@ function is called before each of them, and may let another worker act, wait, or
 
 from __future__ import annotations
 
-import random
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
@@ -82,43 +79,6 @@ class NearServers:
 
     def _barrier(self) -> None:
         return
-
-
-def in_random_turns(
-    servers: NearServers, workers: int, seed: int, work: Callable[[int], None]
-) -> None:
-    """Let workers do their ``work``, one at a time, by an order that depends on the seed alone.
-
-    It may change before each push and pull of a bucket; the last worker is the fastest.
-    """
-    rng, own = random.Random(seed), threading.local()
-    may_run = {number: threading.Semaphore(0) for number in range(workers)}
-
-    def choose() -> None:
-        if may_run:
-            numbers = sorted(may_run)
-            (chosen,) = rng.choices(numbers, weights=[2**number for number in numbers])
-            may_run[chosen].release()
-
-    def stop(what: str, bucket: int) -> None:
-        mine = may_run[own.number]
-        choose()
-        mine.acquire()
-
-    def take_part(number: int) -> None:
-        own.number = number
-        may_run[number].acquire()
-        try:
-            work(number)
-        finally:
-            del may_run[number]
-            choose()
-
-    servers.before = stop
-    with ThreadPoolExecutor(workers) as pool:
-        done = pool.map(take_part, range(workers))
-        choose()
-    list(done)
 
 
 def gradients() -> list:

@@ -360,20 +360,6 @@ def test_parts_of_a_message_are_put_together_and_a_proof_cannot_be_used_again(do
     assert door.admitted.empty()
 
 
-def test_what_a_thread_of_this_test_says_is_seen(request: pytest.FixtureRequest) -> None:
-    """Its number may be that of a thread that ran before the test."""
-    is_over = threading.Event()
-    earlier = threading.Thread(target=is_over.wait)
-    earlier.start()
-    caplog = request.getfixturevalue("caplog")
-    is_over.set()
-    earlier.join()
-    own = threading.Thread(target=authentication._log.warning, args=("refused",))
-    own.start()
-    own.join()
-    assert "refused" in caplog.text
-
-
 def test_silent_callers_take_no_files_and_are_closed_after_a_time(door, monkeypatch, caplog):
     silent = [socket.create_connection(door.address, 10) for _ in range(300)]
     with call(door.address, OWN):
