@@ -73,12 +73,14 @@ def survey(slots: Mapping[str, int], models_root: Path, nic: Optional[str]) -> S
     run = {"models_root": str(models_root), "hosts": len(slots)}
     requests = {host: {**run, "ranks": ranks} for host, ranks in slots.items()}
     found.facts.update(_answers(found, requests, lambda _, answer: Facts(**answer)))
-    hosts, key = list(found.facts), secrets.token_hex(32)
+    key = secrets.token_hex(32)
     # Each host sends to one other and receives from one at a time, as ranks do.
-    for distance in range(1, len(hosts)):
-        pairs = zip(hosts, [*hosts[distance:], *hosts[:distance]])
-        gone = {one.host for one in found.silent}
-        _measure(found, key, {one: other for one, other in pairs if not gone & {one, other}})
+    for distance in range(1, len(found.facts)):
+        silent = {one.host for one in found.silent}
+        hosts = [host for host in found.facts if host not in silent]
+        if distance < len(hosts):
+            receivers = [*hosts[distance:], *hosts[:distance]]
+            _measure(found, key, dict(zip(hosts, receivers)))
     return found
 
 
@@ -86,15 +88,13 @@ def _measure(found: Survey, key: str, receivers: Mapping[str, str]) -> None:
     """Have each host send to its receiver, all at the same time."""
     senders = {receiver: sender for sender, receiver in receivers.items()}
 
-    def place(receiver: Optional[str], sender: Optional[str]) -> Optional[tuple[str, int]]:
-        if receiver is None or sender is None:
-            return None
+    def place(receiver: str, sender: str) -> Optional[tuple[str, int]]:
         address = found.address_of(receiver, sender)
         # Without the chosen interface, there is a finding already.
         return (address, found.facts[receiver].port) if address else None
 
     requests = {
-        host: {"key": key, "listen": place(host, senders.get(host)), "send": place(other, host)}
+        host: {"key": key, "listen": place(host, senders[host]), "send": place(other, host)}
         for host, other in receivers.items()
     }
 

@@ -56,6 +56,20 @@ class Job(Started):
         return status
 
 
+@pytest.mark.parametrize(
+    ("scheme", "victim"),
+    # Of a group, the leader.
+    [("dist_gsync", "worker-2"), ("dist_async", "server")],
+)
+def test_a_killed_process_ends_the_job_and_is_named(tmp_path, scheme, victim) -> None:
+    with Job(tmp_path, scheme) as job:
+        job.kill(victim)
+        assert job.ends() == 128 + signal.SIGKILL
+        (line,) = [line for line in job.said().splitlines() if line.startswith("launch: ")]
+    assert line.startswith(f"launch: {victim.replace('-', ' ')}")
+    assert line.endswith("on 127.0.0.1 ended with status 137 (SIGKILL); ending the job")
+
+
 @pytest.mark.parametrize("scheme", ["dist_sync", "dist_gsync"])
 def test_a_signal_leaves_a_checkpoint(scheme: str, tmp_path) -> None:
     """Also with --rebalance while a group waits for the other, which is slow, at an epoch's end."""
