@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import sys
 import traceback
 from functools import partial
 from typing import Any, Callable
@@ -58,8 +57,6 @@ def _or_end(function: Callable[..., None], *arguments: Any) -> None:
         function(*arguments)
     except BaseException:
         traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(_CRASH_STATUS)
 
 

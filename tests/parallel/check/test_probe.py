@@ -1,7 +1,6 @@
 """The report of a host about itself, its measurements, and conversations with probes."""
 
 import json
-import os
 import re
 import select
 import shutil
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
@@ -116,7 +114,6 @@ def test_the_name_of_a_host_stands_for_what_others_reach(address, said, monkeypa
     ("mxnet", [], None, "none", []),
     ("mxnet", [T4], 11040, "1 Tesla T4, CUDA 11.4", ["its MXNet is for processors and would not"]),
     ("mxnet", None, None, "none", []),
-    ("mxnet-cu112", [T4] * 8, 11040, "8 Tesla T4, CUDA 11.4", []),
     # Newer; or older within CUDA 11, which is enough.
     ("mxnet-cu112", [T4] * 8, 12020, "8 Tesla T4, CUDA 12.2", []),
     ("mxnet-cu112", [T4] * 8, 11000, "8 Tesla T4, CUDA 11.0", []),
@@ -202,42 +199,30 @@ def test_two_probes_measure_each_other() -> None:
 
 def test_the_checksum_is_of_what_a_run_uses(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(facts_module, "ROOT", tmp_path)
-
-    def checksum() -> str:
-        (found,) = facts_module._project()
-        return found
-
-    found = {checksum()}
-    files = ("train.py", "run.sh", "runtime/errors.py", "parallel/check/x.py", "setup-utils/a/b")
-    for number, name in enumerate(files, 2):
+    (before,) = facts_module._project()
+    files = dict.fromkeys(
+        "train.py run.sh runtime/a.py parallel/b/c.py setup-utils/d".split(), True
+    )
+    files |= dict.fromkeys(("tests/test_a.py", "setup-utils/__pycache__/a.pyc"), False)
+    for name, counts in files.items():
         for text in ("", "changed"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text)
-            found.add(checksum())
-        assert len(found) == 2 * number - 1
-    for name in ("tests/test_a.py", "docs/a.md", "setup-utils/__pycache__/a.pyc"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).touch()
-        assert checksum() in found
+            (now,) = facts_module._project()
+            assert (now != before) == counts, (name, text)
+            before = now
 
 
-def test_several_measure_one_address_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_that_fail_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe_module, "_START_SECONDS", 0)
-    address = ("127.0.0.1", free_port("127.0.0.1"))
-    serve(*address, KEY)
-    with ThreadPoolExecutor(3) as pool:
-        rates = list(pool.map(lambda _: bandwidth(*address, KEY), range(3)))
-    assert min(rates) > 1e7
-    assert address in listeners(os.getpid())
+    monkeypatch.setattr(probe_module, "_CONNECT_SECONDS", 0.5)
+    port = free_port("127.0.0.1")
+    serve("::1", port, KEY)
+    assert bandwidth("::1", port, KEY) > 0
     with pytest.raises(OSError, match="refused"):
-        bandwidth("127.0.0.2", address[1], KEY)
+        bandwidth("127.0.0.2", port, KEY)
     with pytest.raises(OSError):
         serve("192.0.2.1", 0, KEY)
-    serve("::1", address[1], KEY)
-    assert bandwidth("::1", address[1], KEY) > 0
-    with pytest.raises(OSError, match="another one"):
-        bandwidth(*address, bytes(32))
-    monkeypatch.setattr(probe_module, "_CONNECT_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()
         with pytest.raises(OSError):
@@ -249,7 +234,7 @@ def test_several_measure_one_address_at_the_same_time(monkeypatch: pytest.Monkey
     other.sendall(b"half")
     other.close()
     with pytest.raises(OSError, match="the connection was closed"):
-        bandwidth(*address, KEY)
+        bandwidth("127.0.0.1", port, KEY)
 
 
 def test_a_slow_link_is_measured_at_the_end_that_receives() -> None:
