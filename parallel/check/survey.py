@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, TypeVar
@@ -16,6 +16,10 @@ from parallel.launch import ssh
 from parallel.launch.network_interface import is_own_name
 
 _Read = TypeVar("_Read")
+# Takes the place of a host where their number is odd.
+_NOBODY = ""
+# As many hosts as ssh.answers() asks at once: both of a couple have to run at the same time.
+_COUPLES_AT_ONCE = 32
 
 
 class Finding(NamedTuple):
@@ -73,20 +77,22 @@ def survey(slots: Mapping[str, int], models_root: Path, nic: Optional[str]) -> S
     run = {"models_root": str(models_root), "hosts": len(slots)}
     requests = {host: {**run, "ranks": ranks} for host, ranks in slots.items()}
     found.facts.update(_answers(found, requests, lambda _, answer: Facts(**answer)))
-    key = secrets.token_hex(32)
-    # Each host sends to one other and receives from one at a time, as ranks do.
-    for distance in range(1, len(found.facts)):
-        silent = {one.host for one in found.silent}
-        hosts = [host for host in found.facts if host not in silent]
-        if distance < len(hosts):
-            receivers = [*hosts[distance:], *hosts[:distance]]
-            _measure(found, key, dict(zip(hosts, receivers)))
+    # As in a tournament: each host meets each other one, and one at a time.
+    circle = [*found.facts, *[_NOBODY] * (len(found.facts) % 2)]
+    for _ in circle[1:]:
+        out = {_NOBODY, *(one.host for one in found.silent)}
+        halves = circle[: len(circle) // 2], reversed(circle)
+        couples = [couple for couple in zip(*halves) if not out & {*couple}]
+        for start in range(0, len(couples), _COUPLES_AT_ONCE):
+            _measure(found, couples[start : start + _COUPLES_AT_ONCE])
+        circle.insert(1, circle.pop())
     return found
 
 
-def _measure(found: Survey, key: str, receivers: Mapping[str, str]) -> None:
-    """Have each host send to its receiver, all at the same time."""
-    senders = {receiver: sender for sender, receiver in receivers.items()}
+def _measure(found: Survey, couples: Sequence[tuple[str, str]]) -> None:
+    """Have the hosts of each couple send to each other, all at the same time."""
+    key = secrets.token_hex(32)
+    partners = {**dict(couples), **{second: first for first, second in couples}}
 
     def place(receiver: str, sender: str) -> Optional[tuple[str, int]]:
         address = found.address_of(receiver, sender)
@@ -94,12 +100,12 @@ def _measure(found: Survey, key: str, receivers: Mapping[str, str]) -> None:
         return (address, found.facts[receiver].port) if address else None
 
     requests = {
-        host: {"key": key, "listen": place(host, senders[host]), "send": place(other, host)}
-        for host, other in receivers.items()
+        host: {"key": key, "listen": place(host, other), "send": place(other, host)}
+        for host, other in partners.items()
     }
 
     def read(sender: str, answer: Any) -> Pair:
-        return Pair(sender, receivers[sender], float(answer["bandwidth"]), str(answer["error"]))
+        return Pair(sender, partners[sender], float(answer["bandwidth"]), str(answer["error"]))
 
     answers = _answers(found, requests, read)
     found.pairs.extend(pair for host, pair in answers.items() if requests[host]["send"])

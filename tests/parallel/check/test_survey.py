@@ -129,7 +129,7 @@ def surveyed(hosts: str, monkeypatch, change=lambda host, request, answer: answe
             answer = {"bandwidth": 1e9, "error": ""}
             if "key" not in request:
                 assert request == {"models_root": "models", "hosts": len(hosts), "ranks": 1}
-                answer = vars(facts("abcd".index(host)))
+                answer = vars(facts("abcdefgh".index(host)))
             answer = change(host, request, answer)
             if not isinstance(answer, Answer):
                 answer = Answer(0, f"Welcome!\n{MARK}{json.dumps(answer)}\n".encode(), "")
@@ -141,6 +141,8 @@ def surveyed(hosts: str, monkeypatch, change=lambda host, request, answer: answe
 
 
 def test_hosts_that_do_not_answer_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey_module, "_COUPLES_AT_ONCE", 1)
+
     def change(host, request, answer):
         if host == "b" or (host == "c" and "key" in request):
             return Answer(255, b"", "no answer in 45 s")
@@ -208,8 +210,12 @@ def test_a_probe_listens_where_others_reach_it(monkeypatch: pytest.MonkeyPatch) 
 
     a, b, c = (["10.0.0.0", 4000], ["10.0.0.1", 4000], ["10.0.0.2", 4000])
     found = surveyed("abc", monkeypatch, change)
-    assert asked == {"a": [(a, b), (a, c)], "b": [(b, c), (b, a)], "c": [(c, a), (c, b)]}
+    assert asked == {"a": [(a, c), (a, b)], "b": [(b, c), (b, a)], "c": [(c, b), (c, a)]}
     assert len(found.pairs) == 6
+    # All couples of as many hosts as there may be.
+    found = surveyed("abcdefgh", monkeypatch)
+    ends = {(pair.sender, pair.receiver) for pair in found.pairs}
+    assert ends == {*itertools.permutations("abcdefgh", 2)} and len(found.pairs) == 8 * 7
     asked.clear()
     surveyed("a", monkeypatch, change)
     assert not asked, "there is no other host to reach it"
