@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event, Thread
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -69,24 +68,20 @@ def test_what_hangs_fails_or_is_missing_is_an_answer(monkeypatch, tmp_path: Path
 
 
 def test_what_is_free_and_what_ranks_need(monkeypatch, tmp_path: Path) -> None:
-    for free, expected in (
-        ((8 << 30) - 1, ["8.0 GiB are free of memory, and 8.0 GiB are expected; free some, "]),
-        (8 << 30, []),
-        (200 << 20, ["200 MiB are free of memory, and 8.0 GiB are expected; free some, "]),
-    ):
-        memory = Mock(return_value=Mock(available=free))
-        monkeypatch.setattr(facts_module.psutil, "virtual_memory", memory)
-        found = wrong_of(facts_module._memory(8))
-        assert [one[: len(start)] for one, start in zip(found, expected)] == expected
-        assert len(found) == len(expected)
-    for free, ranks, is_enough in (
-        ((256 << 20) - 1, 8, False), (256 << 20, 8, True), (0, 1, True), (0, 2, False)
+    memory, disk = Mock(), Mock()
+    monkeypatch.setattr(facts_module.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: disk)
+    folder = tmp_path / "run" / "of"
+    for check, given, least in (
+        (facts_module._memory, 8, 8 << 30), (facts_module._shared_memory, 8, 256 << 20),
+        (facts_module._shared_memory, 1, 0), (facts_module._disk, folder, 2 << 30),
     ):  # fmt: skip
-        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
-        assert (not wrong_of(facts_module._shared_memory(ranks))) == is_enough
-    for free, is_enough in (((2 << 30) - 1, False), (2 << 30, True)):
-        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
-        assert (not wrong_of(facts_module._disk(tmp_path / "run" / "of"))) == is_enough
+        for free in (least, least - 1)[: 1 + bool(least)]:
+            memory.available = disk.free = free
+            assert (not wrong_of(check(given))) == (free == least)
+    memory.available = 200 << 20
+    (line,) = wrong_of(facts_module._memory(8))
+    assert line.startswith("200 MiB are free of memory, and 8.0 GiB are expected; free some, ")
     (tmp_path / "file").touch()
     (line,) = wrong_of(facts_module._disk(tmp_path / "file" / "run"))
     assert re.match(r"--models-root cannot be used \(.*file cannot be written\); give one", line)

@@ -247,10 +247,9 @@ def test_hosts_are_columns_with_their_worst_connection() -> None:
 
 
 def test_lines_fit_into_the_width_and_hosts_may_be_silent() -> None:
-    for count in (1, 5, 17):
-        slots = {f"node{number}.of.a.cluster.ex": 8 for number in range(count)}
-        lines = list(table(healthy(slots)))
-        assert all(any(host in line for line in lines) for host in slots)
+    slots = {f"node{number}.of.a.cluster.ex": 8 for number in range(5)}
+    lines = list(table(healthy(slots)))
+    assert all(any(host in line for line in lines) for host in slots)
     assert max(map(len, table(healthy({"x" * 200: 1, **slots})))) <= 100
     survey = healthy({"a": 1, "b": 1}, nic="eth0")
     del survey.facts["b"]

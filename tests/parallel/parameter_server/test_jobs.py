@@ -206,25 +206,19 @@ def test_who_waits_for_others_is_not_ended(tmp_path: Path) -> None:
             assert (tmp_path / scheme / "checkpoints/update-00000008/manifest.json").exists()
 
 
-@pytest.mark.parametrize(("scheme", "options", "images"), [
-    pytest.param("dist_async", [], 1500, marks=pytest.mark.grouping),
-    ("dist_ssync", ["--staleness", 2], 480),
-])  # fmt: skip
-def test_an_asynchronous_scheme_trains(scheme: str, options: list, images: int, tmp_path) -> None:
+def test_an_asynchronous_scheme_trains(tmp_path: Path) -> None:
     models = tmp_path / "models"
-    options = [*SMALL, *options, "--num-images", images, "--epochs", 3, "--lr", 0.005]
-    options += ["--kv-store", scheme, "--models-root", models, "--frequent", 6, "--num-classes", 4]
+    options = [*SMALL, "--num-images", 480, "--epochs", 3, "--lr", 0.005, "--num-classes", 4]
+    options += ["--kv-store", "dist_ssync", "--staleness", 2, "--models-root", models]
+    options += ["--frequent", 6]
     with ServerJob(tmp_path / "out", "classify.py", *options, workers=2) as job:
         assert job.wait() == [0, 0], job.said()
     assert len(records(models, "target")) == 3 and (models / "model-0000.params").exists()
     last = records(models, "lr")[-1]
     # All updates of the weights, half of them by the other, are counted by the learning rate.
-    assert last["lr"] < 0.005 * (0.2 if scheme == "dist_ssync" else 0.5)
+    assert last["lr"] < 0.005 * 0.2
     assert last["staleness"] >= 1 and last["images_per_second/worker_1"] > 0
-    if scheme == "dist_ssync":
-        assert max(record["lead"] for record in records(models, "lead")) <= 2
-    else:
-        assert records(models, "target")[-1]["accuracy"] > 0.45
+    assert max(record["lead"] for record in records(models, "lead")) <= 2
 
 
 def gsp(folder: Path, groups: str, *program: object, workers: int) -> str:
