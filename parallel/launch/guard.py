@@ -29,7 +29,6 @@ _GRACE_SECONDS = 5.0
 BEGUN = b"the guard has begun"
 """The first line of the output, by which the launcher knows that ssh has let it in."""
 _SIGNALS = ("INT", "TERM", "KILL")
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STATUS_OF_SIGNALS = 128
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 
@@ -39,28 +38,18 @@ def main() -> int:
     sharers, command = int(sys.argv[1]), sys.argv[2:]
     environment.prepare_threads(sharers)
     libc = ctypes.CDLL(None)
-
-    def begin() -> None:
-        # The command must not outlive the guard either.
-        libc.prctl(_DEATH_SIGNAL, signal.SIGKILL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
-
-    # A signal between the start and the handlers would end the guard, and kill the command.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+    os.write(1, BEGUN + b"\n")
     try:
-        os.write(1, BEGUN + b"\n")
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=begin,
+            # The command must not outlive the guard either.
+            preexec_fn=lambda: libc.prctl(_DEATH_SIGNAL, signal.SIGKILL),
         )
     except OSError as error:
         print(f"error: {command[0]} cannot be started: {error.strerror}", file=sys.stderr)
         return 127
-    for number in _FORWARDED:
-        signal.signal(number, lambda number, _: _send(process.pid, number))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
     threading.Thread(target=_follow_input, args=(process.pid,), daemon=True).start()
     # Not reaped before the rest of its group is killed: until then its number is the group's.
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)

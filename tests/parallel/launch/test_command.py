@@ -63,21 +63,6 @@ from parallel.launch import guard
 guard._GRACE_SECONDS = 0.5
 os._exit(guard.main())
 """
-# A guard that gets a signal as soon as its command, which has its own handler, has started.
-HASTY = """
-import os, signal, subprocess
-from parallel.launch import guard
-started = subprocess.Popen
-
-def popen(*args, **kwargs):
-    process = started(*args, stdout=subprocess.PIPE, **kwargs)
-    assert process.stdout.readline() == b"ready\\n"
-    os.kill(os.getpid(), signal.SIGTERM)
-    return process
-
-subprocess.Popen = popen
-os._exit(guard.main())
-"""
 READS = "read line; sleep 0.3"
 
 
@@ -241,26 +226,10 @@ def test_status_output_and_threads_are_those_of_the_command(tmp_path: Path) -> N
         assert process.stderr.read() == said
 
 
-def test_a_signal_between_the_start_and_the_handlers_is_forwarded() -> None:
-    process = subprocess.run(
-        [sys.executable, "-c", HASTY, "1", "sh", "-c", LISTENS + LOOP],
-        cwd=ROOT, env=clean_environment(), stdin=subprocess.PIPE, timeout=60, check=False,
-    )  # fmt: skip
-    assert process.returncode == 3
-
-
-def test_signals_to_the_guard_and_lines_are_signals_to_the_command() -> None:
-    traps = "".join(f"trap 'echo {name}' {name}\n" for name in ("INT", "TERM", "HUP"))
+def test_lines_are_signals_to_the_command() -> None:
+    traps = "".join(f"trap 'echo {name}' {name}\n" for name in ("INT", "TERM"))
     with guarded("sh", "-c", traps + LOOP) as process:
         assert process.stdout.readline() == "ready\n"
-        # The command may be quicker than the guard, whose handler for SIGHUP is its last.
-        caught = 0
-        while not caught >> (signal.SIGHUP - 1) & 1:
-            lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-            (caught,) = (int(line.split()[1], 16) for line in lines if line.startswith("SigCgt"))
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            process.send_signal(number)
-            assert process.stdout.readline() == f"{number.name[3:]}\n"
         for line in ("INT", "TERM"):
             process.stdin.write(f"STOP\n\nUSR1\n{line}\n")
             assert process.stdout.readline() == f"{line}\n"
@@ -277,7 +246,8 @@ def test_the_end_of_its_input_is_a_request_before_the_kill(ignored: str, status:
         assert process.stdout.read() == ("saved\n" if status == 3 else "")
 
 
-def spec(role: str = WORKER, *command: str, number: int = 0) -> ProcessSpec:
+def spec(role: str = WORKER, script: str = "", *, number: int = 0) -> ProcessSpec:
+    command = ("sh", "-c", f"echo {BEGUN.decode()}; {script}")
     return ProcessSpec(role, number, "there", command, {"GROUPING_X": "3"})
 
 
@@ -285,7 +255,7 @@ def shells(worker: str, other: str, server: str, scheduler: str) -> list[Process
     """A scheduler, a server and two workers; they read the lines that a guard would get."""
     roles = (SCHEDULER, 0), (SERVER, 0), (WORKER, 0), (WORKER, 1)
     return [
-        spec(role, "sh", "-c", script, number=number)
+        spec(role, script, number=number)
         for (role, number), script in zip(roles, (scheduler, server, worker, other))
     ]
 
@@ -349,14 +319,14 @@ def test_a_second_signal_ends_at_once_and_who_ignores_it_is_killed(capfd, monkey
         monkeypatch.setattr(job, name, 0.3)
     signals = "kill -INT $PPID; sleep 0.1; " * 2 + "sleep 1.5; echo on; kill -INT $PPID"
     reads = 'while read line; do echo $line; [ "$line" = KILL ] && exit 9; done'
-    worker = spec(WORKER, "sh", "-c", f"(sleep 0.2; {signals}) & {reads}")
-    assert job.run([worker, spec(SERVER, "sleep", "300")], tolerates=False) == 130
+    worker = spec(WORKER, f"(sleep 0.2; {signals}) & {reads}")
+    assert job.run([worker, spec(SERVER, "exec sleep 300")], tolerates=False) == 130
     output, errors = capfd.readouterr()
     assert output.splitlines() == [f"worker 0: {line}" for line in ("INT", "on", "TERM", "KILL")]
 
 
 def remote() -> ProcessSpec:
-    return replace(spec(WORKER, "true"), is_remote=True)
+    return replace(spec(), is_remote=True)
 
 
 def stub_ssh(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,19 +347,18 @@ def test_a_connection_that_leads_to_no_guard_ends(tmp_path, monkeypatch, capfd) 
     assert said in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(("last", "status"), [("kill -TERM $PPID", 143), ("exit 7", 7)])
-def test_a_job_that_ends_starts_no_more_processes(tmp_path, monkeypatch, last, status) -> None:
-    """The eighth of those that log in ends it, while the next one waits for connections."""
+def test_a_job_that_is_stopped_starts_no_more_processes(tmp_path, monkeypatch) -> None:
+    """The eighth of those that log in ends it, while the next ones wait for connections."""
     started = tmp_path / "started"
-    eighth = f'[ "$(wc -l <{started})" = 8 ] && sleep 0.5 && {last}'
+    eighth = f'[ "$(wc -l <{started})" = 8 ] && sleep 0.5 && kill -TERM $PPID'
     stub_ssh(tmp_path, f"echo >>{started}; {eighth}", monkeypatch)
-    assert job.run([remote()] * 11, tolerates=False) == status
+    assert job.run([remote()] * 11, tolerates=False) == 143
     assert started.read_text().count("\n") == 8
 
 
 def test_few_log_in_to_a_host_at_the_same_time(tmp_path, monkeypatch) -> None:
     logins = tmp_path / "logins"
-    script = f"echo in >>{logins}; sleep 0.2; echo out >>{logins}; echo; exit 0"
+    script = f"echo in >>{logins}; sleep 0.2; echo out >>{logins}; echo {BEGUN.decode()}; exit 0"
     stub_ssh(tmp_path, script, monkeypatch)
     assert job.run([remote()] * 14, tolerates=False) == 0
     words = logins.read_text().split()
@@ -398,7 +367,7 @@ def test_few_log_in_to_a_host_at_the_same_time(tmp_path, monkeypatch) -> None:
 
 
 def test_what_a_process_prints_does_not_command_the_terminal(capfd) -> None:
-    printing = spec(WORKER, "printf", r"loss 0.5 é\n\033]0;x\007\342\200\256\377\n\n")
+    printing = spec(WORKER, r"printf 'loss 0.5 é\n\033]0;x\007\342\200\256\377\n\n'")
     assert job.run([printing], tolerates=False) == 0
     assert capfd.readouterr().out.splitlines() == [
         "worker 0: loss 0.5 é", "worker 0: " + r"\x1b]0;x\x07\u202e\xff",
