@@ -117,8 +117,7 @@ def _on_hosts(hosts: Iterable[str], *words: object) -> list[bytes]:
     """Run a command on hosts, in a limited time; returns its outputs."""
     commands = {host: ssh.command(host, map(str, words)) for host in hosts}
     given = dict.fromkeys(commands, ssh.first_input({}))
-    found = ssh.answers(commands, given, ssh.ANSWER_SECONDS, lambda _, answer: answer.output)
-    return list(found.values())
+    return [one.output for one in ssh.answers(commands, given, ssh.ANSWER_SECONDS).values()]
 
 
 def measuring_command(command: Sequence[str], models_root: Path) -> list[str]:

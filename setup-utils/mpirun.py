@@ -246,11 +246,10 @@ class Launch:
             seconds = min(seconds, _LEAVE_OUT_SECONDS)
         more = shlex.split(self._words.parameter("plm_rsh_args"))
         client = ssh.client(seconds, "-x", *more)
-        with ssh.exits_on_signals():
-            if not self._attempt:
-                ssh.check(remote, seconds, client)
-            elif dead := ssh.failures(remote, seconds, client):
-                self._leave_out(dead)
+        if not self._attempt:
+            ssh.check(remote, seconds, client)
+        elif dead := ssh.failures(remote, seconds, client):
+            self._leave_out(dead)
 
     def _leave_out(self, dead: Mapping[str, ConfigError]) -> None:
         """Take hosts from the lists, and as many ranks as have no slots then."""

@@ -18,7 +18,6 @@ from typing import Optional
 from parallel.check.facts import MAKE_AGAIN, UNUSABLE
 from parallel.check.survey import Finding, Survey, survey
 from parallel.host_lists import read_file, read_list, slots_by_host
-from parallel.launch import ssh
 from parallel.launch.network_interface import is_own_name
 from runtime import environment
 from runtime.command_line import Parser
@@ -71,9 +70,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     hosts = read_file(options.hostfile) if options.hostfile else read_list(options.hosts)
     slots = slots_by_host(hosts, is_own_name)
     nic = environment.variables().get("NIC") or None
-    with ssh.exits_on_signals():
-        ranks = {host: count or 1 for host, count in slots.items()}
-        found = survey(ranks, options.models_root.absolute(), nic)
+    ranks = {host: count or 1 for host, count in slots.items()}
+    found = survey(ranks, options.models_root.absolute(), nic)
     wrong = findings(found)
     if options.json:
         print(json.dumps({**asdict(found), "findings": [one._asdict() for one in wrong]}, indent=1))

@@ -151,5 +151,6 @@ def _answers(
         found.silent.append(Finding(host, what))
         return None
 
-    answered = ssh.answers(commands, given, ssh.ANSWER_SECONDS, judge)
-    return {host: answer for host, answer in answered.items() if answer is not None}
+    ended = ssh.answers(commands, given, ssh.ANSWER_SECONDS).items()
+    judged = ((host, judge(host, answer)) for host, answer in ended)
+    return {host: answer for host, answer in judged if answer is not None}

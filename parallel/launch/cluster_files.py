@@ -12,14 +12,12 @@ they are read and written.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import cycle
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import NamedTuple
 
 from parallel import host_lists
-from parallel.host_lists import ListedHost
 from parallel.parameter_server.assignment import Share
 from runtime import files
 from runtime.errors import DataError, did_you_mean
@@ -32,10 +30,6 @@ _SERVERS_LINE = "the address of a server and its speed relative to the others"
 _SHARES_LINE = "two numbers, start and end of a worker's share of the data"
 # Sums of decimal fractions such as 0.1 + 0.2 differ by less than this from what they mean.
 _ROUNDING = 1e-9
-# The generator of MXNet-G rounds each share to this; their sum is wrong by as much for each worker,
-# and the last shares may be below zero by it.
-_HUNDREDTH = 0.01
-_MOST_NAMED = 3
 
 
 class WorkerHosts(NamedTuple):
@@ -45,8 +39,6 @@ class WorkerHosts(NamedTuple):
     """As they are written in ``hosts``; groups, shares and servers refer to them."""
     logins: tuple[str, ...]
     """Destinations of ssh: each address, with ``:port`` if the line has one."""
-    note: str = ""
-    """A line for the log where lines of the file are left out or used again."""
 
 
 def read_hosts(path: Path, workers: int) -> WorkerHosts:
@@ -61,21 +53,12 @@ def read_hosts(path: Path, workers: int) -> WorkerHosts:
         DataError: with the file and the line: it is not one name or IPv4 address.
     """
     lines = host_lists.read_file(path, colon=host_lists.PORT)
-    slots = sum(line.slots or math.inf for line in lines)
-    taken: list[ListedHost] = []
-    used: Counter[int] = Counter()
-    for line in cycle(lines):
-        if len(taken) == workers:
-            break
-        if used[line.line] < (line.slots or math.inf) or len(taken) >= slots:
-            taken.append(line)
-            used[line.line] += 1
-    counts = ", ".join(f"{used[line.line]} on {line.host}" for line in lines)
-    note = f"{path} has {len(lines)} lines for {workers} workers: {counts}"
+    slots = [line.slots or workers for line in lines]
+    turns = (line for turn in range(max(slots)) for line, own in zip(lines, slots) if turn < own)
+    taken = [*islice(chain(turns, cycle(lines)), workers)]
     return WorkerHosts(
         tuple(line.host for line in taken),
         tuple(f"{line.host}:{line.port}" if line.port else line.host for line in taken),
-        note if len(lines) != workers else "",
     )
 
 
@@ -84,46 +67,35 @@ def read_groups(path: Path, hosts: Sequence[str]) -> Groups:
 
     An address with several slots in ``hosts``, the address of each worker, stands as often as it
     has slots, and each time means its next slot; or ``address:slot`` names a slot, counted from 0
-    among those of the address, and then all slots of that address are named so.
+    among those of the address.
 
     Raises:
         DataError: with the file and the line: an address that ``hosts`` does not have, one that is
             in two groups, or one that is in none.
     """
-    place_of: dict[int, str] = {}
-    is_numbered: dict[str, bool] = {}
-    groups = []
+    groups: list[tuple[int, ...]] = []
+    left = dict(enumerate(hosts))
     for here, words in read_lines(path, _GROUPS_LINE):
         group = []
         for word in words:
             address, colon, slot = word.partition(":")
             workers = _workers_at(address, hosts, here)
-            if is_numbered.setdefault(address, bool(colon)) != bool(colon):
+            named = {str(number): worker for number, worker in enumerate(workers)}
+            free = [worker for worker in workers if worker in left]
+            worker = named.get(slot) if colon else next(iter(free), None)
+            if worker is None or worker not in left:
                 raise DataError(
-                    f"{here}: {word!r}, but {address} stands both with the number of its slot and "
-                    "without; write all of them in one way"
+                    f"{here}: {word!r} is no slot of {address} that is left; it has "
+                    f"{len(workers)}, counted from 0, and each belongs to one group"
                 )
-            if colon and slot not in map(str, range(len(workers))):
-                raise DataError(
-                    f"{here}: {slot!r} is no slot of {address}, which has 0 to {len(workers) - 1}"
-                )
-            free = (worker for worker in workers if worker not in place_of)
-            worker = workers[int(slot)] if colon else next(free, workers[-1])
-            if worker in place_of:
-                _, _, line = place_of[worker].rpartition(", ")
-                raise DataError(
-                    f"{here}: {word!r} is in the group of {line} already; {address} has "
-                    f"{len(workers)} slots, and each belongs to one group"
-                )
-            place_of[worker] = here
+            del left[worker]
             group.append(worker)
         groups.append(tuple(group))
-    for worker, address in enumerate(hosts):
-        if worker not in place_of:
-            raise DataError(
-                f"{path}: {address!r} of worker {worker} is in no group; give it to one, or a line "
-                "of its own"
-            )
+    for worker, address in left.items():
+        raise DataError(
+            f"{path}: {address!r} of worker {worker} is in no group; give it to one, or a line of "
+            "its own"
+        )
     return tuple(groups)
 
 
@@ -197,8 +169,7 @@ def read_shares(path: Path, addresses: Sequence[str]) -> tuple[tuple[Share, ...]
 
     Like MXNet-G, this reads the first two words of a line, and accepts shares that leave some of
     the data to nobody or give it to several workers, and lines beyond the last worker: its
-    generator rounds shares down, or up to more than the whole. Warnings say how much of the data
-    that is.
+    generator rounds shares down, or up to more than the whole.
 
     Args:
         path: the file.
@@ -206,10 +177,10 @@ def read_shares(path: Path, addresses: Sequence[str]) -> tuple[tuple[Share, ...]
 
     Returns:
         The shares by the number of the worker, which is its place in ``hosts``, and lines for the
-        log: which address reads which part, and warnings.
+        log: which address reads which part, and how much nobody or several workers read.
 
     Raises:
-        DataError: with the file and the line: not two numbers from 0 to 1, or too few lines.
+        DataError: with the file and the line: not two numbers, or too few lines.
     """
     lines, count = read_lines(path, _SHARES_LINE), len(addresses)
     if len(lines) < count:
@@ -217,47 +188,30 @@ def read_shares(path: Path, addresses: Sequence[str]) -> tuple[tuple[Share, ...]
             f"{path} has {len(lines)} lines, but there are {count} workers; give it one line for "
             "each"
         )
-    slack = _ROUNDING + _HUNDREDTH * len(lines)
-    shares = [_share(words[:2], here, slack) for here, words in lines]
-    of_worker = dict(zip(in_mxnet_order(addresses), shares))
-    said = [
-        f"worker {worker} on {addresses[worker]} reads {start:.6g} to {end:.6g} of the data "
-        f"({here})"
-        for (worker, (start, end)), (here, _) in zip(of_worker.items(), lines)
-    ]
-    said += _uneven(path, shares[:count])
-    if len(lines) > count:
-        said.append(f"warning: {path}: lines after those of the {count} workers are not used")
-    longer = next((here for here, words in lines if len(words) > 2), None)
-    if longer is not None:
-        said.append(f"warning: {longer}: what follows the two numbers is not used")
-    return tuple(of_worker[worker] for worker in range(count)), said
+    shares: dict[int, Share] = {}
+    said = []
+    for worker, (here, words) in zip(in_mxnet_order(addresses), lines):
+        start, end = shares[worker] = _share(words[:2], here)
+        said.append(
+            f"worker {worker} on {addresses[worker]} reads {start:.6g} to {end:.6g} of the data "
+            f"({here})"
+        )
+    reached = unread = 0.0
+    for start, end in sorted(shares.values()):
+        unread += max(0.0, start - reached)
+        reached = max(reached, end)
+    unread += 1 - reached
+    read_again = sum(end - start for start, end in shares.values()) - (1 - unread)
+    for part, verb in ((unread, "nobody reads"), (read_again, "several workers read")):
+        if part > _ROUNDING:
+            said.append(f"warning: {path}: {verb} {100 * part:.3g} % of the data")
+    return tuple(shares[worker] for worker in range(count)), said
 
 
 def format_shares(shares: Sequence[Share], addresses: Sequence[str]) -> str:
     """Return the text from which ``read_shares``, and MXNet-G, read the shares of these workers."""
     ordered = (shares[worker] for worker in in_mxnet_order(addresses))
     return "".join(f"{start!r} {end!r}\n" for start, end in ordered)
-
-
-def unread_in_groups(shares: Sequence[Share], groups: Iterable[Sequence[int]]) -> list[str]:
-    """Say which groups leave data unread because their workers' shares differ in size.
-
-    The workers of a group take equally many steps, as many as the smallest of their shares has
-    images for.
-    """
-    said = []
-    for group in groups:
-        sizes = [shares[worker].end - shares[worker].start for worker in group]
-        unread = sum(sizes) - len(group) * min(sizes)
-        if unread > _ROUNDING:
-            workers = ", ".join(map(str, group))
-            said.append(
-                f"warning: workers {workers} take equally many steps, as many as the share of "
-                f"worker {group[sizes.index(min(sizes))]} has images for: {_percent(unread)} of "
-                "the data, the rest of their shares, is not read"
-            )
-    return said
 
 
 def read_lines(path: Path, content: str) -> list[tuple[str, list[str]]]:
@@ -290,7 +244,7 @@ def number(word: str) -> float:
 
 
 def _workers_at(address: str, hosts: Sequence[str], here: str) -> list[int]:
-    """The workers at an address; an error with the place of the address if there are none."""
+    """Return the workers at an address; raises an error with its place if there are none."""
     workers = [worker for worker, other in enumerate(hosts) if other == address]
     if not workers:
         raise DataError(
@@ -300,40 +254,10 @@ def _workers_at(address: str, hosts: Sequence[str], here: str) -> list[int]:
     return workers
 
 
-def _share(words: list[str], here: str, slack: float) -> Share:
-    """Read a line; what lies beyond 1 by no more than the slack is cut."""
-    if len(words) != 2:
-        raise DataError(f"{here}: {' '.join(words)!r} is not {_SHARES_LINE}")
-    for word in words:
-        if not 0 <= number(word) <= 1 + slack:
-            raise DataError(f"{here}: {word!r} is not a number from 0 to 1")
-    start, end = map(float, words)
-    if start > end and end < 1 - slack:
-        raise DataError(
-            f"{here}: {' '.join(words)!r} must rise: the first number is the start of a share, the "
-            "second its end"
-        )
-    start, end = min(start, 1.0), min(end, 1.0)
+def _share(words: list[str], here: str) -> Share:
+    """Read a line; what lies below 0 or above 1 is cut."""
+    numbers = [number(word) for word in words]
+    if len(numbers) != 2 or not all(map(math.isfinite, numbers)):
+        raise DataError(f"{here}: {' '.join(words)!r} is not {_SHARES_LINE}, from 0 to 1")
+    start, end = (min(max(one, 0.0), 1.0) for one in numbers)
     return Share(start, max(start, end))
-
-
-def _uneven(path: Path, shares: Sequence[Share]) -> list[str]:
-    """Say how much of the data nobody reads, and how much several workers read."""
-    edges = sorted({0.0, 1.0, *(edge for share in shares for edge in share)})
-    found: dict[str, list[Share]] = {"nobody reads": [], "several workers read": []}
-    for start, end in zip(edges, edges[1:]):
-        readers = sum(share.start <= start and end <= share.end for share in shares)
-        if readers != 1 and end - start > _ROUNDING:
-            found["several workers read" if readers else "nobody reads"].append(Share(start, end))
-    said = []
-    for verb, parts in found.items():
-        if parts:
-            size = sum(end - start for start, end in parts)
-            ranges = ", ".join(f"{start:.6g} to {end:.6g}" for start, end in parts[:_MOST_NAMED])
-            more = ", ..." if len(parts) > _MOST_NAMED else ""
-            said.append(f"warning: {path}: {verb} {_percent(size)} of the data: {ranges}{more}")
-    return said
-
-
-def _percent(part: float) -> str:
-    return f"{100 * part:.3g} %"

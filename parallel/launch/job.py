@@ -12,13 +12,12 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from subprocess import PIPE
-from typing import Any, Optional
+from typing import Optional
 
 from parallel.launch import guard, ssh
 from parallel.parameter_server.assignment import SCHEDULER, WORKER
@@ -77,11 +76,26 @@ def run(specs: Sequence[ProcessSpec], *, tolerates: bool) -> int:
 
 
 async def _run(specs: Sequence[ProcessSpec], tolerates: bool) -> int:
-    request = _StopRequest()
+    loop = asyncio.get_running_loop()
+    stop: asyncio.Future[int] = loop.create_future()
+    asked_at = loop.time()
+
+    def ask(number: int) -> None:
+        nonlocal asked_at
+        if not stop.done():
+            asked_at = loop.time()
+            stop.set_result(number)
+        elif loop.time() > asked_at + SAME_REQUEST_SECONDS:
+            # The guards end their processes when this one is gone.
+            os._exit(_STATUS_OF_SIGNALS + number)
+
+    for number in _STOP_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, ask, number)
     logins = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(_MOST_LOGINS))
-    processes = [_Process(spec, logins[spec.host], request) for spec in specs]
+    processes = [_Process(spec, logins[spec.host], ask) for spec in specs]
     try:
-        return await _watch(processes, request, tolerates)
+        return await _watch(processes, stop, tolerates)
     finally:
         await _end(processes, signal.SIGTERM, _END_SECONDS)
         await _end(processes, signal.SIGKILL, _GIVE_UP_SECONDS)
@@ -93,19 +107,19 @@ async def _run(specs: Sequence[ProcessSpec], tolerates: bool) -> int:
         await asyncio.wait([process.task for process in processes], timeout=_GIVE_UP_SECONDS)
 
 
-async def _watch(processes: Iterable[_Process], request: _StopRequest, tolerates: bool) -> int:
+async def _watch(processes: Sequence[_Process], stop: asyncio.Future[int], tolerates: bool) -> int:
     """Return the status of the job as soon as it is over, whatever still runs."""
     process_of = {process.task: process for process in processes}
     workers = [process for process in processes if process.spec.role == WORKER]
     ended: list[int] = []
-    pending: set[asyncio.Future[int]] = {request.first, *process_of}
+    pending: set[asyncio.Future[int]] = {stop, *process_of}
     while len(ended) < len(workers):
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        if request.first in done:
-            number = request.first.result()
+        if stop in done:
+            number = stop.result()
             _announce(f"{signal.Signals(number).name}: asking the workers to stop")
             sent = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
-            await _end(workers, sent, _CHECKPOINT_SECONDS, request.second)
+            await _end(workers, sent, _CHECKPOINT_SECONDS)
             return _STATUS_OF_SIGNALS + number
         for task in done:
             process, status = process_of[task], task.result()  # type: ignore[index]
@@ -118,50 +132,22 @@ async def _watch(processes: Iterable[_Process], request: _StopRequest, tolerates
     return 0 if 0 in ended else ended[0]
 
 
-async def _end(
-    processes: Iterable[_Process],
-    number: signal.Signals,
-    seconds: float,
-    *hurry: asyncio.Future[int],
-) -> None:
-    """Send a signal to those that run, and wait until all have ended, or one is in a hurry."""
+async def _end(processes: Iterable[_Process], number: signal.Signals, seconds: float) -> None:
+    """Send a signal to those that run, and wait until all have ended."""
     left = [process for process in processes if not process.task.done()]
     for process in left:
         process.send_signal(number)
     if left:
-        ended = asyncio.create_task(asyncio.wait([process.task for process in left]))
-        first: set[asyncio.Future[Any]] = {ended, *hurry}
-        await asyncio.wait(first, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-
-
-class _StopRequest:
-    """The signals that ask the launcher to stop."""
-
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.first: asyncio.Future[int] = loop.create_future()
-        """The number of the first signal."""
-        self.second: asyncio.Future[int] = loop.create_future()
-        """That of a later one; one that comes at once is the same request as the first."""
-        self._asked_at = 0.0
-        for number in _STOP_SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, self.take, number)
-
-    def take(self, number: int) -> None:
-        """Take a signal."""
-        if not self.first.done():
-            self._asked_at = time.monotonic()
-            self.first.set_result(number)
-        elif not self.second.done() and time.monotonic() > self._asked_at + SAME_REQUEST_SECONDS:
-            self.second.set_result(number)
+        await asyncio.wait([process.task for process in left], timeout=seconds)
 
 
 class _Process:
     """A process of the job: its guard, or the ssh client that is connected to its guard."""
 
-    def __init__(self, spec: ProcessSpec, logins: asyncio.Semaphore, request: _StopRequest) -> None:
-        self.spec, self._logins, self._request = spec, logins, request
+    def __init__(
+        self, spec: ProcessSpec, logins: asyncio.Semaphore, ask: Callable[[int], None]
+    ) -> None:
+        self.spec, self._logins, self._ask = spec, logins, ask
         self._process: Optional[asyncio.subprocess.Process] = None
         self.task = asyncio.create_task(self._run())
         """Returns the status of the process."""
@@ -225,7 +211,7 @@ class _Process:
                 _print(self.spec, lines, to)
             _print(self.spec, [rest], to)
         except BrokenPipeError:
-            self._request.take(signal.SIGPIPE)
+            self._ask(signal.SIGPIPE)
 
 
 async def _begin(output: asyncio.StreamReader) -> None:

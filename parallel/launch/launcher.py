@@ -6,6 +6,7 @@ Also used by ``parallel.autogroup``, whose job measures the workers.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -14,16 +15,14 @@ from pathlib import Path
 from parallel import horovod
 from parallel.launch import job, ssh, sync
 from parallel.launch.cluster_files import (
-    Groups,
     WorkerHosts,
     read_groups,
     read_hosts,
     read_servers,
     read_shares,
-    unread_in_groups,
 )
 from parallel.launch.job import ProcessSpec
-from parallel.launch.network_interface import NetworkInterface, free_port, resolve
+from parallel.launch.network_interface import NetworkInterface, free_port, is_own_name, resolve
 from parallel.launch.options import JobOptions, say
 from parallel.parameter_server.assignment import (
     SCHEDULER,
@@ -56,21 +55,23 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
     given = _options_of(options.command)
     options = _with_files_of_this_folder(options, given)
     scheme = _checked_scheme(options, given)
-    _check_ways(options)
     interface = NetworkInterface.find(options.interface)
     workers = worker_hosts(options)
-    interface.check(workers.addresses, is_local=options.launcher == "local")
+    _check_hosts(options, workers)
     servers, speeds = _servers(options, workers)
     groups = read_groups(options.groups, workers.addresses) if options.groups else ()
-    if workers.note:
-        say(workers.note)
     # After all checks of what was typed.
-    with ssh.exits_on_signals():
-        if options.sync is not None:
-            for line in sync.copy_to(list(dict.fromkeys(workers.logins)), options.sync):
-                say(line)
-        address_of = _addresses(options, workers, interface, scheme.has_groups)
+    if options.sync is not None:
+        for line in sync.copy_to(list(dict.fromkeys(workers.logins)), options.sync):
+            say(line)
+    address_of = _addresses(options, workers, interface, scheme.has_groups)
     addresses = [address_of[host] for host in workers.logins]
+    shares: tuple[Share, ...] = ()
+    if options.data_sharding is not None:
+        # MXNet numbers workers by these addresses, whatever names ``hosts`` has.
+        shares, said = read_shares(options.data_sharding, addresses)
+        for line in said:
+            say(line)
     scheduler = Assignment(
         role=SCHEDULER,
         root_host=interface.address,
@@ -80,15 +81,12 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
         num_workers=options.workers,
         num_servers=options.servers,
         groups=groups,
-        # MXNet numbers workers by these addresses, whatever names ``hosts`` has.
-        shares=_shares(options, addresses, scheme, groups),
+        shares=shares,
         tolerates=options.tolerate_workers,
-        server_speeds=_speeds_in_mxnet_order(servers, speeds, address_of),
+        server_speeds=_in_mxnet_order([address_of[server] for server in servers], speeds),
         bucket_elements=options.bucket_elements,
         trace=str(options.trace.absolute()) if options.trace else "",
     )
-    hosts = {SCHEDULER: [interface.address], SERVER: servers, WORKER: workers.logins}
-    address_of.setdefault(interface.address, interface.address)
     with ExitStack() as stack:
         variables: Sequence[Mapping[str, str]] = [{}] * options.workers
         if scheme.has_groups:
@@ -96,7 +94,7 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
             meeting = horovod.rendezvous(interface.address, interface.name, addresses)
             more = loopback_variables() if interface.is_loopback else {}
             variables = [{**one, **more} for one in stack.enter_context(meeting)]
-        specs = _specs(options, serve, scheduler, hosts, address_of, variables)
+        specs = _specs(options, serve, scheduler, servers, workers.logins, address_of, variables)
         return job.run(specs, tolerates=options.tolerate_workers)
 
 
@@ -115,16 +113,38 @@ def addresses_of_workers(options: JobOptions) -> list[str]:
         ConfigError: a host does not answer.
     """
     workers = worker_hosts(options)
-    with ssh.exits_on_signals():
-        interface = NetworkInterface.find(options.interface)
-        address_of = _addresses(options, workers, interface, has_groups=False)
+    interface = NetworkInterface.find(options.interface)
+    address_of = _addresses(options, workers, interface, has_groups=False)
     return [address_of[host] for host in workers.logins]
+
+
+def _check_hosts(options: JobOptions, workers: WorkerHosts) -> None:
+    """Refuse hosts that are not here without ssh, and GPUs that other machines do not have."""
+    if options.hosts is not None:
+        counts = Counter(workers.addresses).items()
+        say(f"workers: {', '.join(f'{count} on {host}' for host, count in counts)}")
+    if options.launcher == "local":
+        for host in workers.addresses:
+            if not is_own_name(host):
+                raise ConfigError(
+                    f"host {host} is not this machine; give --launcher ssh to start workers there, "
+                    "and -i with the interface of the network that all hosts are on"
+                )
+        if options.sync is not None:
+            raise ConfigError("--sync copies to other hosts: add --launcher ssh and -H FILE")
+        return
+    shown = environment.variables().get("CUDA_VISIBLE_DEVICES", "")
+    if shown.strip("0123456789, -"):
+        raise ConfigError(
+            f"CUDA_VISIBLE_DEVICES={shown!r} names GPUs of a single host; with --launcher ssh give "
+            "their numbers, as in CUDA_VISIBLE_DEVICES=0,1, or unset it"
+        )
 
 
 def _addresses(
     options: JobOptions, workers: WorkerHosts, interface: NetworkInterface, has_groups: bool
 ) -> dict[str, str]:
-    """The address of each machine at which the others reach its processes, by its login."""
+    """Return the address at which the others reach each machine's processes, by its login."""
     machines = list(dict.fromkeys(workers.logins))
     if options.launcher == "local":
         return {machine: resolve(machine.partition(":")[0]) for machine in machines}
@@ -139,19 +159,6 @@ def _addresses(
                 "change it in the hosts files"
             )
     return address_of
-
-
-def _shares(
-    options: JobOptions, addresses: Sequence[str], scheme: Scheme, groups: Groups
-) -> tuple[Share, ...]:
-    """Read the share of each worker, if there is a file, and print which address reads what."""
-    if options.data_sharding is None:
-        return ()
-    shares, said = read_shares(options.data_sharding, addresses)
-    job_of_all = Assignment("", "", 0, "", "", len(addresses), 1, groups=groups)
-    for line in (*said, *unread_in_groups(shares, scheme.synchronous_groups(job_of_all))):
-        say(line)
-    return shares
 
 
 def _servers(options: JobOptions, workers: WorkerHosts) -> tuple[Sequence[str], Sequence[float]]:
@@ -175,37 +182,13 @@ def _servers(options: JobOptions, workers: WorkerHosts) -> tuple[Sequence[str], 
     return [login_of[address] for address in addresses], speeds
 
 
-def _speeds_in_mxnet_order(
-    servers: Sequence[str], speeds: Sequence[float], address_of: Mapping[str, str]
-) -> tuple[float, ...]:
+def _in_mxnet_order(servers: Sequence[str], speeds: Sequence[float]) -> tuple[float, ...]:
     """Put speeds in the order of MXNet's server numbers; see ``Assignment.server_speeds``."""
-    speed_of: dict[str, float] = {}
-    for host, speed in zip(servers, speeds):
-        # MXNet numbers the servers of a machine by ports that are not known yet.
-        other = speed_of.setdefault(address_of[host], speed)
-        if other != speed:
-            raise ConfigError(
-                f"two servers on {host} have the speeds {other:g} and {speed:g}; those of one "
-                "machine need the same"
-            )
-    if not speeds:
-        return ()
-    addresses = sorted((address_of[server] for server in servers), reverse=True)
-    return tuple(speed_of[address] for address in addresses)
-
-
-def _check_ways(options: JobOptions) -> None:
-    """Refuse copies to this machine, and GPUs that other machines do not have."""
-    if options.launcher == "local":
-        if options.sync is not None:
-            raise ConfigError("--sync copies to other hosts: add --launcher ssh and -H FILE")
-        return
-    shown = environment.variables().get("CUDA_VISIBLE_DEVICES", "")
-    if shown.strip("0123456789, -"):
-        raise ConfigError(
-            f"CUDA_VISIBLE_DEVICES={shown!r} names GPUs of a single host; with --launcher ssh give "
-            "their numbers, as in CUDA_VISIBLE_DEVICES=0,1, or unset it"
-        )
+    speed_of = dict(zip(servers, speeds))
+    # MXNet numbers the servers of a machine by ports that are not known yet.
+    if any(speed_of[server] != speed for server, speed in zip(servers, speeds)):
+        raise ConfigError("servers of one machine have different speeds; give them the same")
+    return tuple(speed_of[server] for server in sorted(servers, reverse=True)) if speeds else ()
 
 
 def _options_of(command: Sequence[str]) -> dict[str, str]:
@@ -224,39 +207,30 @@ def _with_files_of_this_folder(options: JobOptions, given: Mapping[str, str]) ->
     These are the names under which ``autogroup`` and Grouping-SGD write them.
     """
     scheme = SCHEMES.get(given.get("--kv-store", ""))
-    if scheme and scheme.has_groups and not options.groups and Path("groups").is_file():
-        say("--groups groups, which is in this folder")
-        options = replace(options, groups=Path("groups"))
-    has_shares = given.get("--data-allocator") == "1"
-    if has_shares and not options.data_sharding and Path("data_sharding").is_file():
-        say("--data-sharding data_sharding, which is in this folder")
-        options = replace(options, data_sharding=Path("data_sharding"))
+    needed = {
+        "groups": scheme is not None and scheme.has_groups,
+        "data_sharding": given.get("--data-allocator") == "1",
+    }
+    for name, is_needed in needed.items():
+        if is_needed and getattr(options, name) is None and Path(name).is_file():
+            say(f"--{name.replace('_', '-')} {name}, which is in this folder")
+            options = replace(options, **{name: Path(name)})
     return options
 
 
 def _checked_scheme(options: JobOptions, given: Mapping[str, str]) -> Scheme:
-    """The --kv-store of the command, with which the options go together."""
-    name = given.get("--kv-store")
-    if not name:
+    """Return the --kv-store of the command, with which the options go together."""
+    name = given.get("--kv-store", "")
+    if name not in SCHEMES:
         raise ConfigError(
-            f"the command has no --kv-store; give it one of {', '.join(SCHEMES)}, or start it "
-            "with horovodrun, which needs no servers"
+            f"the command's --kv-store {name!r} has no servers{did_you_mean(name, SCHEMES)}; give "
+            f"it one of {', '.join(SCHEMES)}, or start it with horovodrun"
         )
-    scheme = SCHEMES.get(name)
-    if scheme is None:
-        raise ConfigError(
-            f"--kv-store {name} has no servers{did_you_mean(name, SCHEMES)}; those that have "
-            f"are {', '.join(SCHEMES)}"
-        )
+    scheme = SCHEMES[name]
     if scheme.has_groups and options.groups is None:
         raise ConfigError(
             f"--kv-store {name} needs --groups FILE; python -m parallel.autogroup writes one"
         )
-    if options.groups is not None and not scheme.has_groups:
-        # No error, so that the same command compares schemes when one word is changed.
-        say(f"--groups {options.groups} makes no difference to --kv-store {name}")
-    if scheme.is_bounded and "--staleness" not in given:
-        say(f"--kv-store {name} without --staleness: it is 0, no worker runs ahead")
     if options.data_sharding and given.get("--data-allocator") != "1":
         raise ConfigError(
             f"--data-sharding {options.data_sharding} would be ignored; add --data-allocator 1 to "
@@ -274,35 +248,38 @@ def _specs(
     options: JobOptions,
     serve: Sequence[str],
     scheduler: Assignment,
-    hosts: Mapping[str, Sequence[str]],
+    servers: Sequence[str],
+    workers: Sequence[str],
     address_of: Mapping[str, str],
-    worker_variables: Sequence[Mapping[str, str]],
+    variables: Sequence[Mapping[str, str]],
 ) -> list[ProcessSpec]:
     """Return scheduler, servers and workers.
 
     Args:
         options: of the job.
         serve: the command of scheduler and servers.
-        scheduler: the assignment of the scheduler.
-        hosts: where the processes of each role log in.
+        scheduler: the assignment of the scheduler, which runs on this machine.
+        servers: where each server logs in.
+        workers: where each worker logs in.
         address_of: the address of each of these hosts on the job's interface.
-        worker_variables: more environment variables of each worker.
+        variables: more environment variables of each worker.
     """
-    workers = [address_of[host] for host in hosts[WORKER]]
+    addresses = [address_of[host] for host in workers]
     specs = []
-    places = [(role, *place) for role, those in hosts.items() for place in enumerate(those)]
-    for role, number, host in places:
-        address = address_of[host]
-        own, command = replace(scheduler, role=role, node_host=address), serve
-        more: Mapping[str, str] = {}
-        if role == WORKER:
-            local = workers[:number].count(address)
-            own = replace(own, worker=number, local_worker=local)
-            command, more = options.command, worker_variables[number]
+
+    def add(own: Assignment, number: int, host: str, more: Mapping[str, str]) -> None:
+        command = options.command if own.role == WORKER else serve
+        command = job.guarded(command, sharers=max(1, addresses.count(own.node_host)))
         # Lines are sent when they are printed, although a pipe is no terminal.
-        variables = {"PYTHONUNBUFFERED": "1", **own.variables(), **more}
-        command = job.guarded(command, sharers=max(1, workers.count(address)))
-        # The scheduler runs on this machine, whose address all processes have.
-        is_remote = options.launcher == "ssh" and role != SCHEDULER
-        specs.append(ProcessSpec(role, number, host, command, variables, is_remote))
+        sent = {"PYTHONUNBUFFERED": "1", **own.variables(), **more}
+        is_remote = options.launcher == "ssh" and own.role != SCHEDULER
+        specs.append(ProcessSpec(own.role, number, host, command, sent, is_remote))
+
+    add(scheduler, 0, scheduler.node_host, {})
+    for number, host in enumerate(servers):
+        add(replace(scheduler, role=SERVER, node_host=address_of[host]), number, host, {})
+    for number, (host, address) in enumerate(zip(workers, addresses)):
+        local = addresses[:number].count(address)
+        own = replace(scheduler, role=WORKER, node_host=address, worker=number, local_worker=local)
+        add(own, number, host, variables[number])
     return specs

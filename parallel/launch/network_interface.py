@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import psutil
@@ -47,28 +46,6 @@ class NetworkInterface(NamedTuple):
         """True if no other machine reaches it."""
         return is_loopback(self.address)
 
-    def check(self, hosts: Iterable[str], is_local: bool) -> None:
-        """Refuse hosts that this interface does not reach, as far as this machine can tell.
-
-        Raises:
-            ConfigError: of host and interface one is a loopback and the other is not, or a host is
-                another machine although all processes start on this one.
-        """
-        for host in dict.fromkeys(hosts):
-            if not is_local and not self.is_loopback:
-                # ssh knows the host, by whatever name.
-                continue
-            address = resolve(host)
-            if is_loopback(address) != self.is_loopback:
-                raise ConfigError(
-                    f"host {host} cannot be reached on -i {self.name}, {self.address}: give "
-                    "the interface of the network that all hosts are on"
-                )
-            if is_local and not is_own(address):
-                raise ConfigError(
-                    f"host {host} is not this machine; give --launcher ssh to start workers there"
-                )
-
 
 def resolve(host: str) -> str:
     """The IPv4 address of a host.
@@ -90,21 +67,13 @@ def free_port(address: str) -> int:
         return port
 
 
-def is_own(address: str) -> bool:
-    """True if an address is one of this machine."""
-    try:
-        free_port(address)
-    except OSError:
-        return False
-    return True
-
-
 def is_own_name(name: str) -> bool:
     """True if a name or address stands for this machine; ssh may know names that are unknown here.
 
     A machine's own name need not be known to its resolver.
     """
     try:
-        return name == socket.gethostname() or is_own(resolve(name))
-    except ConfigError:
+        # The address of another machine cannot be bound.
+        return name == socket.gethostname() or free_port(resolve(name)) > 0
+    except (ConfigError, OSError):
         return False

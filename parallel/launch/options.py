@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +18,8 @@ from typing import Any, Optional
 from parallel.launch.cluster_files import number
 from parallel.parameter_server.buckets import LARGEST
 from runtime import environment
-from runtime.command_line import Parser, positive_integer, refuse_foreign
-from runtime.errors import ConfigError, did_you_mean
+from runtime.command_line import Parser, positive_integer
 from runtime.process.terminal import print_line
-
-# In "python -u PROGRAM" the program is the third word; later ones are its arguments.
-_PROGRAM_BEFORE = 3
 
 _HINTS = {
     "--sync-dst-dir --files --archives --auto-file-cache": (
@@ -32,33 +27,15 @@ _HINTS = {
         "--sync=NAME,... for files and folders of this folder as well"
     ),
     "--env*": (
-        "write NAME=VALUE before the launcher; those that libraries read go to all processes, such "
-        "as MXNET_... and OMP_..., and those that SEND_VARIABLES=NAME,... names"
+        "write NAME=VALUE before the launcher; those that libraries read go to all processes, and "
+        "those that SEND_VARIABLES=NAME,... names"
     ),
-    "--p3": "leave it out: weights are sent in buckets; see --bucket-elements",
-    "--*-cores --*-memory": (
-        "a process takes what its machine has; processors are shared by OMP_NUM_THREADS"
-    ),
-    "--log-*": "leave it out: the launcher prints to the terminal, and each worker writes logs/",
     "--host-ip": "give -i, the interface on which the processes reach each other",
-    "--local-num-attempt": "leave it out: a process that died ends the job; see --tolerate-workers",
-    "--jobname --queue --hdfs-* --sge-* --yarn-* --mesos-* --slurm-* --kube-* --ship-libcxx": (
-        "leave it out: jobs start by --launcher local or ssh alone"
-    ),
+    "--p3 --*-cores --*-memory --log-* --local-num-attempt --jobname --queue --hdfs-* --sge-* "
+    "--yarn-* --mesos-* --slurm-* --kube-* --ship-libcxx": "leave it out",
 }
 FOREIGN = {name: hint for names, hint in _HINTS.items() for name in names.split()}
 """Options of these launchers, as patterns, and what to type here instead."""
-
-PROGRAMS = {
-    "train_cifar10.py": "classify.py --dataset cifar10_grouping",
-    "train_cifar100.py": "classify.py --dataset cifar100_grouping",
-    "train_cifar10_mirroring.py": "classify.py --dataset cifar10_grouping",
-    "train_cifar10_resnet.py": "classify.py --dataset cifar10_grouping_resnet",
-    "train_resnet.py": "classify.py --dataset cifar10_grouping_resnet (or imagenet)",
-    "train_imagenet.py": "classify.py --dataset imagenet",
-    "train_mnist.py": "classify.py --dataset mnist",
-}
-"""Programs that MXNet-G's scripts start, and what does the same here."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +60,9 @@ class JobOptions:
     """Files that are copied to all hosts together with the project; None: nothing is copied."""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: Parser) -> None:
     """Add the options that say where a job runs, and its command."""
+    parser.answer(FOREIGN, {})
     _add_shared_options(parser)
     parser.add_argument(
         "--server-speeds",
@@ -166,32 +144,15 @@ def parse(parser: Parser, argv: Optional[Sequence[str]]) -> dict[str, Any]:
         argv: the words; by default those of this process.
 
     Raises:
-        ConfigError: an option is wrong, or one of the launcher stands in the command.
+        ConfigError: an option is wrong, or there is no command.
     """
-    options, unknown = parser.parse_known_args(argv)
-    names, command = parser.names(), options.command
-    if unknown:
-        typed = [word.split("=")[0] for word in unknown]
-        refuse_foreign(typed, FOREIGN)
-        close = did_you_mean(typed[0], names)
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{close}")
-    is_divided = command[:1] == ["--"]
-    if is_divided:
-        del command[0]
-    if not command:
+    values: dict[str, Any] = vars(parser.parse_args(argv))
+    if values["command"][:1] == ["--"]:
+        del values["command"][0]
+    if not values["command"]:
         parser.error("the following arguments are required: command")
-    _check_program(command)
-    for word in [] if is_divided else command:
-        if word.partition("=")[0] in names:
-            first = " ".join(command[:2])
-            raise ConfigError(
-                f"{word} stands after the command {first!r}: put it before the command, or, if it "
-                f"is not the launcher's, put -- there, as in -n 4 -s 2 -- {first} {word} ..."
-            )
-    values: dict[str, Any] = vars(options)
-    values["servers"] = options.servers or options.workers
-    if (partition := values.pop("partition")) is not None:
-        say(f"-p {partition} makes no difference: see --server-speeds and --bucket-elements")
+    values["servers"] = values["servers"] or values["workers"]
+    del values["partition"]
     return values
 
 
@@ -205,18 +166,3 @@ def _speeds(text: str) -> tuple[float, ...]:
     if not all(0 < speed < math.inf for speed in speeds):
         raise argparse.ArgumentTypeError(f"{text!r} is no list of positive numbers, such as 2,1")
     return speeds
-
-
-def _check_program(command: Sequence[str]) -> None:
-    """Refuse a command whose program is one of MXNet-G's and not a file of this folder.
-
-    Raises:
-        ConfigError: with the program to type here.
-    """
-    for word in command[:_PROGRAM_BEFORE]:
-        here = PROGRAMS.get(Path(word).name)
-        if here and not os.path.exists(word):
-            raise ConfigError(
-                f"{word} is not in this folder; type {here} in its place, without another "
-                "--dataset or --data-type"
-            )

@@ -16,20 +16,18 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from types import FrameType
-from typing import Any, NamedTuple, NoReturn, Optional, TypeVar
+from typing import Any, NamedTuple, Optional, TypeVar
 
-from parallel.host_lists import is_name
 from parallel.launch import variables
 from parallel.launch.network_interface import NetworkInterface
 from runtime import environment
 from runtime.errors import ConfigError, run_program
 
-_Read = TypeVar("_Read")
+_Result = TypeVar("_Result")
 STATUS_OF_SSH = 255
 """Of the client, if there is no connection."""
 _STATUS_OF_SIGNALS = 128
@@ -52,8 +50,6 @@ CLIENT = tuple(client(10))
 ANSWER_SECONDS = 45.0
 """For a host to log in and start a command."""
 _REACH_SECONDS = 10
-# Fewer than Open MPI starts at once.
-_MOST_AT_ONCE = 64
 _STOP_SIGNALS = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
     # By which run.sh asks mpirun to stop.
@@ -86,12 +82,9 @@ def first_input(more: Mapping[str, str]) -> bytes:
 def destination(login: str) -> list[str]:
     """Return a client's words for a host, which is a name or address, or one of them and a port.
 
-    Raises:
-        ConfigError: the host is none, such as one that the client would take for an option.
+    ``host_lists`` takes none that the client would take for an option.
     """
     host, _, port = login.partition(":")
-    if not is_name(host):
-        raise ConfigError(f"host {login[:80]!r} is not a name or an IPv4 address; correct it")
     return ["-p", port, host] if port else [host]
 
 
@@ -116,37 +109,51 @@ class Answer(NamedTuple):
     """The last line of its errors."""
 
 
+def run(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run work; a signal to stop cancels it, so that it ends its clients, and ends the program."""
+    stopped: list[int] = []
+
+    def stop(task: asyncio.Task[Any], number: int) -> None:
+        if not stopped:
+            stopped.append(number)
+            task.cancel()
+
+    async def run_stoppable() -> _Result:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        for number in _STOP_SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, stop, task, number)
+        return await work
+
+    try:
+        return asyncio.run(run_stoppable())
+    except asyncio.CancelledError:
+        raise SystemExit(_STATUS_OF_SIGNALS + stopped[0]) from None
+
+
 def answers(
     commands: Mapping[str, Sequence[str]],
     given: Mapping[str, bytes],
-    seconds: Optional[float],
-    read: Callable[[str, Answer], _Read],
-) -> dict[str, _Read]:
-    """Run a client for each host, all at the same time; when one of them fails, all are killed.
+    seconds: Optional[float] = None,
+) -> dict[str, Answer]:
+    """Run a client for each host, all at the same time, and return their answers.
 
     Args:
         commands: the words of each client, by host.
         given: its standard input, by host.
         seconds: after these a client is killed, which counts as no connection; None: never.
-        read: is called with a host and its answer; an exception of it ends all.
-
-    Returns:
-        What ``read`` has returned, by host.
 
     Raises:
         ConfigError: this machine has no ssh.
     """
 
-    async def run_all() -> dict[str, _Read]:
-        free = asyncio.Semaphore(_MOST_AT_ONCE)
+    async def run_all() -> list[Answer]:
+        clients = (
+            _answer(words, given.get(host, b""), seconds) for host, words in commands.items()
+        )
+        return await asyncio.gather(*clients)
 
-        async def run(host: str) -> _Read:
-            async with free:
-                return read(host, await _answer(commands[host], given.get(host, b""), seconds))
-
-        return dict(zip(commands, await asyncio.gather(*map(run, commands))))
-
-    return asyncio.run(run_all())
+    return dict(zip(commands, run(run_all())))
 
 
 async def _answer(words: Sequence[str], given: bytes, seconds: Optional[float]) -> Answer:
@@ -189,29 +196,8 @@ async def kill(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-@contextmanager
-def exits_on_signals() -> Iterator[None]:
-    """Turn the first signal to stop into ``SystemExit``, so that contexts end; ignore others."""
-
-    def end(number: int, _: Optional[FrameType]) -> NoReturn:
-        for other in handlers:
-            signal.signal(other, signal.SIG_IGN)
-        raise SystemExit(_STATUS_OF_SIGNALS + number)
-
-    handlers = {
-        number: signal.signal(number, end)
-        for number in _STOP_SIGNALS
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
 def failures(
-    hosts: Iterable[str], seconds: float, words: Sequence[str] = CLIENT
+    hosts: Iterable[str], seconds: float = ANSWER_SECONDS, words: Sequence[str] = CLIENT
 ) -> dict[str, ConfigError]:
     """Connect to hosts and run a command there that does nothing; return those that fail, and why.
 
@@ -223,20 +209,16 @@ def failures(
         words: of a client, see ``client``.
     """
     commands = {host: [*words, *destination(host), "true"] for host in hosts}
-    ended = answers(commands, {}, seconds, lambda _, answer: answer)
-    return {host: unreachable(host, one.reason) for host, one in ended.items() if one.status}
+    ended = answers(commands, {}, seconds).items()
+    return {host: unreachable(host, answer.reason) for host, answer in ended if answer.status}
 
 
 def check(
     hosts: Iterable[str], seconds: float = ANSWER_SECONDS, words: Sequence[str] = CLIENT
 ) -> None:
     """Connect to hosts as ``failures`` does; raise the error of the first that fails."""
-
-    def refuse(host: str, answer: Answer) -> None:
-        if answer.status:
-            raise unreachable(host, answer.reason)
-
-    answers({host: [*words, *destination(host), "true"] for host in hosts}, {}, seconds, refuse)
+    for error in failures(hosts, seconds, words).values():
+        raise error
 
 
 def ask(hosts: Iterable[str], interface: NetworkInterface) -> dict[str, tuple[str, str]]:
@@ -254,7 +236,8 @@ def ask(hosts: Iterable[str], interface: NetworkInterface) -> dict[str, tuple[st
         words = (sys.executable, "-m", __name__, *interface, str(launcher.getsockname()[1]))
         commands = {host: command(host, words) for host in hosts}
         given = dict.fromkeys(commands, first_input({}))
-        return answers(commands, given, ANSWER_SECONDS, _report)
+        ended = answers(commands, given, ANSWER_SECONDS)
+    return {host: _report(host, answer) for host, answer in ended.items()}
 
 
 def last_line(errors: str) -> str:
@@ -275,18 +258,13 @@ def _report(host: str, answer: Answer) -> tuple[str, str]:
         raise unreachable(host, answer.reason)
     if answer.reason.startswith(_OWN_ERROR):
         raise ConfigError(f"host {host}: {answer.reason.removeprefix(_OWN_ERROR)}")
-    if answer.status:
+    # A login shell may print lines first.
+    output = answer.output.decode("utf-8", "replace")
+    found = re.search(r"^((?:\d{1,3}\.){3}\d{1,3}) ([\d.]*)\n\Z", output, re.MULTILINE)
+    if answer.status or found is None:
         raise ConfigError(
             f"host {host}: {answer.reason}; every host needs the project and its "
             f"environment in the same folders as here, {Path.cwd()} and {sys.prefix}"
-        )
-    output = answer.output.decode("utf-8", "replace")
-    # A login shell may print lines first.
-    found = re.search(r"^((?:\d{1,3}\.){3}\d{1,3}) ([\d.]*)\n\Z", output, re.MULTILINE)
-    if found is None:
-        raise ConfigError(
-            f"host {host} does not answer with its address but with {output[-80:]!r}; is the "
-            "project there another version?"
         )
     return found[1], found[2]
 
@@ -300,7 +278,7 @@ def main() -> int:
     except OSError as error:
         raise ConfigError(
             f"its address {own.address} on {name} does not reach the launcher's, {address} "
-            f"({error.strerror or error})"
+            f"({error.strerror or error}); give -i the network that all hosts are on"
         ) from None
     try:
         named = socket.gethostbyname(socket.gethostname())

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -32,7 +31,6 @@ PROJECT_NAMES = (
 )
 """The parts of the project in its folder, which may also hold data sets and models."""
 _COMPILED = "__pycache__"
-_MOST_NAMED = 5
 # "$1" is a folder, in which the files of the names on standard input are; those that it lacks are
 # left out. A checksum, two characters, a name, a zero byte.
 _DESCRIBE = """\
@@ -91,14 +89,12 @@ def copy_to(hosts: Sequence[str], names: Sequence[str]) -> list[str]:
         ) from None
     # Only the connection has a time limit; reading and sending files may take long.
     ssh.check(hosts)
-    copied: dict[str, list[str]] = {host: [] for host in hosts}
-    sizes = Counter[str]()
+    copied = dict.fromkeys(hosts, 0)
     for folder, checksums in trees.items():
-        for host, missing in _copy(hosts, folder, checksums).items():
-            copied[host] += missing
-            sizes[host] += sum((folder / name).stat().st_size for name in missing)
+        for host, number in _copy(hosts, folder, checksums).items():
+            copied[host] += number
     total = sum(map(len, trees.values()))
-    return [_said(host, missing, total, sizes[host]) for host, missing in copied.items()]
+    return [f"{host} got {number} of {total} files" for host, number in copied.items()]
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -112,26 +108,22 @@ def _files(path: Path) -> Iterator[Path]:
         yield path
 
 
-def _copy(hosts: Sequence[str], folder: Path, checksums: Mapping[str, str]) -> dict[str, list[str]]:
-    """Send hosts the files of a folder that they lack; returns the names of these files."""
-
-    def read(host: str, answer: ssh.Answer) -> list[str]:
-        """Return what is missing there, in the order of bytes."""
-        _check(host, answer)
-        there = {line[66:]: line[:64] for line in os.fsdecode(answer.output).split("\0")}
-        missing = (name for name in checksums if there.get(name) != checksums[name])
-        return sorted(missing, key=os.fsencode)
-
+def _copy(hosts: Sequence[str], folder: Path, checksums: Mapping[str, str]) -> dict[str, int]:
+    """Send hosts the files of a folder that they lack; returns how many these are."""
     commands = {host: _client(host, _DESCRIBE, str(folder)) for host in hosts}
-    asked = ssh.answers(commands, dict.fromkeys(hosts, _joined(checksums)), None, read)
-    missing = {host: names for host, names in asked.items() if names}
-    for host, names in missing.items():
-        sums = _joined(f"{checksums[name]}  ./{name}" for name in names)
-        client = _client(host, _RECEIVE, str(folder), hashlib.sha256(sums).hexdigest())
-        commands[host] = ["bash", "-c", _SEND, str(folder), *client]
-    sent = {host: commands[host] for host in missing}
-    ssh.answers(sent, {host: _joined(names) for host, names in missing.items()}, None, _check)
-    return missing
+    answers = _answers(commands, dict.fromkeys(hosts, _joined(checksums)))
+    sending: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
+    for host, output in answers.items():
+        there = {line[66:]: line[:64] for line in os.fsdecode(output).split("\0")}
+        missing = (name for name in checksums if there.get(name) != checksums[name])
+        names[host] = sorted(missing, key=os.fsencode)
+        if names[host]:
+            sums = _joined(f"{checksums[name]}  ./{name}" for name in names[host])
+            client = _client(host, _RECEIVE, str(folder), hashlib.sha256(sums).hexdigest())
+            sending[host] = ["bash", "-c", _SEND, str(folder), *client]
+    _answers(sending, {host: _joined(names[host]) for host in sending})
+    return {host: len(missing) for host, missing in names.items()}
 
 
 def _client(host: str, script: str, *arguments: str) -> list[str]:
@@ -139,21 +131,18 @@ def _client(host: str, script: str, *arguments: str) -> list[str]:
     return [*ssh.CLIENT, *ssh.destination(host), shlex.join(["sh", "-c", script, "sh", *arguments])]
 
 
-def _check(host: str, answer: ssh.Answer) -> None:
-    if answer.status == ssh.STATUS_OF_SSH:
-        raise ssh.unreachable(host, answer.reason)
-    if answer.status:
-        raise ConfigError(f"host {host}: --sync has not copied all files there: {answer.reason}")
+def _answers(commands: Mapping[str, Sequence[str]], given: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return what clients print; raises an error with the first host whose client fails."""
+    answers = ssh.answers(commands, given)
+    for host, answer in answers.items():
+        if answer.status == ssh.STATUS_OF_SSH:
+            raise ssh.unreachable(host, answer.reason)
+        if answer.status:
+            raise ConfigError(
+                f"host {host}: --sync has not copied all files there: {answer.reason}"
+            )
+    return {host: answer.output for host, answer in answers.items()}
 
 
 def _joined(lines: Iterable[str]) -> bytes:
     return os.fsencode("".join(f"{line}\0" for line in lines))
-
-
-def _said(host: str, copied: Sequence[str], total: int, size: int) -> str:
-    """Return the line about a host."""
-    if not copied:
-        return f"{host} has all {total} files already"
-    more = len(copied) - _MOST_NAMED
-    named = ", ".join(copied[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return f"{host} got {len(copied)} of {total} files, {size / 1e6:.1f} MB: {named}"

@@ -133,11 +133,10 @@ def test_every_process_has_its_assignment_and_its_name_before_its_output(tmp_pat
     assert "worker=2, local_worker=1" in found["worker 2"]
     for k in range(3):
         assert f"worker {k}: no end of line\n" in output and f"worker {k}: look\n" in errors
-    assert "lines for 3 workers: 1 on localhost, 2 on 127.0.0.2\n" in errors
+    assert "launch: workers: 1 on localhost, 2 on 127.0.0.2\n" in errors
     shares = tmp_path / "data-sharding"
     assert f"launch: worker 1 on 127.0.0.2 reads 0 to 0.4 of the data ({shares}, line 1)" in errors
-    assert f"launch: warning: {shares}: nobody reads 10 % of the data: 0.8 to 0.9\n" in errors
-    assert "as the share of worker 0 has images for: 30 % of the data, the rest of" in errors
+    assert f"launch: warning: {shares}: nobody reads 10 % of the data\n" in errors
 
 
 def test_a_guard_that_is_killed_ends_the_job(tmp_path: Path) -> None:
@@ -312,17 +311,27 @@ def test_a_signal_lets_the_workers_save(capfd, number: signal.Signals) -> None:
     assert errors == f"launch: {number.name}: asking the workers to stop\n"
 
 
-def test_a_second_signal_ends_at_once_and_who_ignores_it_is_killed(capfd, monkeypatch) -> None:
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     """Not that of timeout, which sends its signal to the launcher and to its group."""
-    monkeypatch.setattr(job, "SAME_REQUEST_SECONDS", 1.0)
-    for name in ("_END_SECONDS", "_GIVE_UP_SECONDS"):
+    job = Dummies(tmp_path, STUBBORN, "-n", 1, "-s", 1)
+    job.wait_for_files(4)
+    start = time.monotonic()
+    for pause in (0, 0.1, 1.5):
+        time.sleep(pause)
+        assert job.process.poll() is None
+        job.process.send_signal(signal.SIGINT)
+    assert job.ends(left_seconds=20)[0] == 130 and time.monotonic() - start < 12
+
+
+def test_who_ignores_signals_is_killed(capfd, monkeypatch) -> None:
+    for name in ("_CHECKPOINT_SECONDS", "_END_SECONDS", "_GIVE_UP_SECONDS"):
         monkeypatch.setattr(job, name, 0.3)
-    signals = "kill -INT $PPID; sleep 0.1; " * 2 + "sleep 1.5; echo on; kill -INT $PPID"
     reads = 'while read line; do echo $line; [ "$line" = KILL ] && exit 9; done'
-    worker = spec(WORKER, f"(sleep 0.2; {signals}) & {reads}")
+    worker = spec(WORKER, f"(sleep 0.2; kill -INT $PPID) & {reads}")
     assert job.run([worker, spec(SERVER, "exec sleep 300")], tolerates=False) == 130
     output, errors = capfd.readouterr()
-    assert output.splitlines() == [f"worker 0: {line}" for line in ("INT", "on", "TERM", "KILL")]
+    assert output.splitlines() == [f"worker 0: {line}" for line in ("INT", "TERM", "KILL")]
+    assert "launch: server 0 on there could not be ended; look there\n" in errors
 
 
 def remote() -> ProcessSpec:
