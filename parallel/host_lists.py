@@ -26,13 +26,18 @@ _LARGEST = {SLOTS: 9999, PORT: 65535}
 # Larger files are something else.
 _LARGEST_FILE = 1 << 20
 _SHOWN = 80
-_IN_FILES, _IN_LISTS = '"ip1 slots=8"', '"ip1:8,ip2:8"'
-# Never the beginning of an option: ssh and mpirun would take it for one.
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
+_USABLE = (
+    'is not a host; write its name or IPv4 address alone (a user in ~/.ssh/config), as in "ip1", '
+    '"ip1:8" or in a file "ip1 slots=8", with a number from 1'
+)
+# A name never begins like an option: ssh and mpirun would take it for one.
+_ENTRY = re.compile(
+    r"(?P<host>[A-Za-z0-9_][A-Za-z0-9._-]{0,252})(:(?P<colon>[0-9]{1,5}))?"
+    r"(\s+(max[_-]slots=[0-9]{1,5}|slots=(?P<slots>[0-9]{1,5})))*"
+)
 # Variables of PBS, Grid Engine and LSF, which Open MPI's wheels do not know: a file that names a
 # host first on each line.
 _HOST_FILES = ("PBS_NODEFILE", "PE_HOSTFILE", "LSB_DJOB_HOSTFILE")
-_SETTING = re.compile(r"(slots|max[_-]slots)=(\S*)")
 
 
 class ListedHost(NamedTuple):
@@ -48,10 +53,6 @@ class ListedHost(NamedTuple):
     """Port of the ssh server, if the entry has one."""
 
 
-class _Unusable(Exception):
-    """The reason why an entry cannot be used, and the remedy."""
-
-
 def read_file(path: Path, *, colon: str = SLOTS) -> tuple[ListedHost, ...]:
     """Read a file with one host on each line.
 
@@ -63,16 +64,15 @@ def read_file(path: Path, *, colon: str = SLOTS) -> tuple[ListedHost, ...]:
         DataError: it cannot be read, has no host, or a line (which is named) cannot be used.
     """
     found = []
-    kind = f"a list of hosts, a line for each as in {_IN_FILES}"
-    for number, line in enumerate(read_lines(path, kind, limit=_LARGEST_FILE), 1):
-        if words := re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split():
-            try:
-                found.append(_entry(number, words, colon))
-            except _Unusable as reason:
-                shown = line.strip()[:_SHOWN]
-                raise DataError(f"{path}, line {number}: {shown!r} {reason}") from None
+    lines = read_lines(path, "a list of hosts, a line for each", limit=_LARGEST_FILE)
+    for number, line in enumerate(lines, 1):
+        if text := re.sub(r"\s*=\s*", "=", line.partition("#")[0]).strip():
+            entry = _entry(number, text, colon)
+            if entry is None:
+                raise DataError(f"{path}, line {number}: {line.strip()[:_SHOWN]!r} {_USABLE}")
+            found.append(entry)
     if not found:
-        raise DataError(f"{path} has no host; add a line for each, as in {_IN_FILES}")
+        raise DataError(f'{path} has no host; add a line for each, as in "ip1 slots=8"')
     return tuple(found)
 
 
@@ -88,21 +88,15 @@ def read_list(text: str, *, name: str = "-H") -> tuple[ListedHost, ...]:
     Raises:
         ConfigError: an entry cannot be used, or there is none.
     """
-    entries = text.strip().removesuffix(",").split(",")
     found = []
-    for number, entry in enumerate(entries, 1):
-        try:
-            found.append(_entry(number, entry.split(), SLOTS))
-        except _Unusable as reason:
-            shown = text[:_SHOWN]
-            which = f", host {number}: {entry.strip()[:_SHOWN]!r}" if len(entries) > 1 else ""
-            raise ConfigError(f"{name} {shown!r}{which} {reason}") from None
+    for number, word in enumerate(text.strip().removesuffix(",").split(","), 1):
+        entry = _entry(number, word.strip(), SLOTS)
+        if entry is None:
+            raise ConfigError(
+                f"{name} {text[:_SHOWN]!r}, host {number}: {word.strip()[:_SHOWN]!r} {_USABLE}"
+            )
+        found.append(entry)
     return tuple(found)
-
-
-def is_name(text: str) -> bool:
-    """True if a text is the name or IPv4 address of a host."""
-    return _NAME.fullmatch(text) is not None
 
 
 def slots_by_host(
@@ -129,36 +123,16 @@ def slots_by_host(
     return slots
 
 
-def _entry(number: int, words: list[str], colon: str) -> ListedHost:
-    """Read the words of a line, or of what is between two commas."""
-    if not words:
-        raise _Unusable(f"is empty; write hosts as in {_IN_LISTS}")
-    host, separator, count = words[0].partition(":")
-    if "@" in host:
-        raise _Unusable("names a user; write the host alone, and the user in ~/.ssh/config")
-    if host.startswith("[") or ":" in count:
-        raise _Unusable(
-            "is not a name or an IPv4 address; IPv6 does not work between ranks: give a name or an "
-            "IPv4 address"
-        )
-    settings = [_SETTING.fullmatch(word) for word in words[1:]]
-    if not is_name(host) or None in settings:
-        raise _Unusable(
-            f"is not a host; write a line as in {_IN_FILES}, or a list as in {_IN_LISTS}"
-        )
-    given = [(colon, count)] if separator else []
-    given += [(found[1].replace("-", "_"), found[2]) for found in settings if found]
-    numbers = {key: _number(text, key) for key, text in given}
-    if len(numbers) < len(given):
-        raise _Unusable("has two numbers of slots; give one")
-    return ListedHost(number, host, numbers.get(SLOTS), numbers.get(PORT))
-
-
-def _number(text: str, key: str) -> int:
-    largest = _LARGEST.get(key, _LARGEST[SLOTS])
-    if re.fullmatch(r"[0-9]{1,5}", text) and 1 <= int(text) <= largest:
-        return int(text)
-    raise _Unusable(f"has {text[:_SHOWN]!r} for {key}; give a number from 1 to {largest}")
+def _entry(number: int, text: str, colon: str) -> Optional[ListedHost]:
+    """Read a line, or what is between two commas; None if it is no host that can be used."""
+    match = _ENTRY.fullmatch(text)
+    if match is None or (colon == SLOTS and match["colon"] and match["slots"]):
+        return None
+    given = [(SLOTS, match["slots"]), (colon, match["colon"])]
+    numbers = {key: int(text) for key, text in given if text}
+    if not all(1 <= value <= _LARGEST[key] for key, value in numbers.items()):
+        return None
+    return ListedHost(number, match["host"], numbers.get(SLOTS), numbers.get(PORT))
 
 
 def tasks_of_slurm() -> int:

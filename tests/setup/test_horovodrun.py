@@ -125,7 +125,7 @@ def test_lists_of_hosts_mean_what_they_mean_to_mpirun(horovodrun, tmp_path) -> N
 
 def test_a_wrong_command_line_is_one_line(horovodrun, capsys) -> None:
     for words, reason in (
-        ("-np 2 -H a:0 true", "has '0' for slots"),
+        ("-np 2 -H a:0 true", "'a:0' is not a host"),
         ("-np 3 -H a:1,b:1 true", "-np 3 is more ranks than the 2 slots of -H a:1,b:1"),
         ("-np 2 --hostfile /nowhere true", "/nowhere cannot be read as a list of hosts"),
         ("-H localhost:2 true", "the following arguments are required: -np/--num-proc"),

@@ -72,45 +72,27 @@ def test_entries_keep_their_lines_ports_and_what_was_left_out(tmp_path: Path) ->
     assert slots_by_host(entries, own) == {"127.0.0.1": 4, "ip2": 4}
 
 
-@pytest.mark.parametrize(("line", "reason"), [
-    ("ip1 slots=0", "has '0' for slots; give a number from 1 to 9999"),
-    ("ip1 slots=-1", "has '-1' for slots"),
-    ("ip1 slots=10000", "has '10000' for slots"),
-    ("ip1 slots=２", "has '２' for slots"),
-    ("ip1 max_slots=", "has '' for max_slots"),
-    ("ip1 slots=2 slots=3", "has two numbers of slots"),
-    ("ip1:2 slots=3", "has two numbers of slots"),
-    ("ip1:", "has '' for slots"),
-    ("ip1 2", "is not a host; write a line as in \"ip1 slots=8\""),
-    ("me@ip1 slots=2", "names a user; write the host alone, and the user in ~/.ssh/config"),
-    ("[::1]", "IPv6 does not work between ranks: give a name or an IPv4 address"),
-    ("fe80::1 slots=2", "IPv6"),
-    ("-oProxyCommand=x", "is not a host"),
-    ("ip1;reboot", "is not a host"),
-    ("höst", "is not a host"),
+@pytest.mark.parametrize("line", [
+    *("ip1 slots=0", "ip1 slots=-1", "ip1 slots=10000", "ip1 slots=２", "ip1 max_slots="),
+    *("ip1:2 slots=3", "ip1:", "ip1 2", "me@ip1 slots=2", "[::1]", "fe80::1 slots=2"),
+    *("-oProxyCommand=x", "ip1;reboot", "höst"),
 ])  # fmt: skip
-def test_a_line_that_no_launcher_can_use_is_named(tmp_path: Path, line: str, reason: str) -> None:
+def test_a_line_that_no_launcher_can_use_is_named(tmp_path: Path, line: str) -> None:
     with pytest.raises(DataError) as raised:
         of_file(tmp_path, f"# ours\nip0 slots=1\n{line}\n".encode())
     said = str(raised.value)
-    assert said.startswith(f"{tmp_path / 'hosts'}, line 3: {line!r} ") and reason in said
+    assert said.startswith(f"{tmp_path / 'hosts'}, line 3: {line!r} is not a host; write its name")
     assert len(said.splitlines()) == 1
 
 
 def test_a_port_or_a_list_that_no_launcher_can_use(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="has '65536' for port; give a number from 1 to 65535"):
+    with pytest.raises(DataError, match="'ip1:65536' is not a host"):
         of_file(tmp_path, b"ip1:65536", colon=PORT)
-    for text, reason in (
-        (",", "is empty"),
-        ("a,,b", "host 2: '' is empty"),
-        ("a b", "is not a host"),
-    ):
-        with pytest.raises(ConfigError) as raised:
-            read_list(text)
-        said = str(raised.value)
-        assert reason in said and said.startswith(f"-H {text!r}{', ' if ',,' in text else ' '}")
-        with pytest.raises(ConfigError, match="^HOSTS "):
-            read_list(text, name="HOSTS")
+    for text, entry in ((",", "host 1: ''"), ("a,,b", "host 2: ''"), ("a b", "host 1: 'a b'")):
+        for name in ("-H", "HOSTS"):
+            with pytest.raises(ConfigError) as raised:
+                read_list(text, name=name)
+            assert str(raised.value).startswith(f"{name} {text!r}, {entry} is not a host; write")
 
 
 def test_what_is_not_a_file_of_hosts(tmp_path: Path) -> None:
@@ -118,7 +100,7 @@ def test_what_is_not_a_file_of_hosts(tmp_path: Path) -> None:
         ("hosts", b"\xef\xbb\xbf\r\n# ip1\n", "has no host; add a line for each"),
         ("hosts", b"\x80\x81", "it is not text in UTF-8 or UTF-16"),
         ("hosts", b"ip1\n" * 300_000, "it has more than 1,048,576 bytes"),
-        ("none", b"", "cannot be read as a list of hosts, a line for each .*: No such file"),
+        ("none", b"", "cannot be read as a list of hosts, a line for each: No such file"),
         (".", b"", "it is not a regular file"),
         ("/dev/null", b"", "it is not a regular file"),
     ):
@@ -223,7 +205,7 @@ def test_text_that_is_written(path: Path) -> None:
 @pytest.mark.parametrize(("name", "content", "message"), [
     ("hosts", "# a\n", " has no host"),
     ("hosts", "a\nb c\n", ", line 2: 'b c' is not a host"),
-    ("hosts", "a\nb:ssh\n", ", line 2: 'b:ssh' has 'ssh' for port"),
+    ("hosts", "a\nb:ssh\n", ", line 2: 'b:ssh' is not a host"),
     ("groups", "", " is empty; each line holds the addresses of a group"),
     ("groups", "a:0 b:0\n\na:0 b:1\n", ", line 3: 'a:0' is no slot of a that is left; it has 2"),
     ("groups", "a b\na b\na\n", ", line 3: 'a' is no slot of a that is left"),
