@@ -3,10 +3,10 @@
     python setup-utils/mpirun.py ORTERUN ARGUMENTS... -- WORDS...
 
 Open MPI answers a wrong list with pages of text, and waits forever for a server of ssh that says
-nothing. So the lists in WORDS are read here, each host is asked by ssh to run a command, and what
+nothing. So the list in WORDS is read here, each host is asked by ssh to run a command, and what
 cannot work is one line and status 2. Then this process becomes ORTERUN, with ARGUMENTS, the names
-of the variables for other hosts, and the same words but for their lists: a host stands once, and a
-file is one in memory, which nobody has to remove.
+of the variables for other hosts, and the same words but for their list: each host stands once, in
+``-H``. Words that this program does not know are left to Open MPI.
 
 For run.sh, RUN_SH_ATTEMPT has the number of its attempt. From 1 on, hosts that do not answer are
 left out.
@@ -25,9 +25,6 @@ from pathlib import Path
 from typing import Optional
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from open_mpi_words import DEFAULT, DEFAULT_PARAMETER, FILE, LIST, RANKS, Words
 
 from parallel import host_lists
 from parallel.launch import ssh, variables
@@ -41,33 +38,86 @@ _NO_HOST_STATUS = 75  # EX_TEMPFAIL: not a user's error, so that run.sh tries ag
 # Default of btl_vader_segment_size: by a segment each rank sends messages to others of its host.
 _SEGMENT = 4 << 20
 _SHARED_MEMORY = "/dev/shm"
-_TRANSPORTS = ("btl", "^")  # Open MPI's parameter, and a value that leaves none out.
 _LEAVE_OUT_SECONDS = 30  # After which a restart leaves a host out.
-_NAMES_IN_RUN_SH = {RANKS: "NP", LIST: "HOSTS", FILE: "HOSTFILE", DEFAULT: DEFAULT}
-_VERSION = frozenset(("-V", "-version", "--version"))
-# Variables that name hosts: without a list of hosts, Open MPI starts ranks there.
-_ALLOCATIONS = ("SLURM_JOB_ID", "SLURM_JOBID", f"OMPI_MCA_{DEFAULT_PARAMETER}")
+_RANKS, _LIST, _FILE, _DEFAULT = "-np", "-H", "--hostfile", "orte_default_hostfile"
+_NAMES_IN_RUN_SH = {_RANKS: "NP", _LIST: "HOSTS", _FILE: "HOSTFILE"}
+# Options with one value, those with two, and those without.
+_VALUES = {
+    **dict.fromkeys(("np", "n", "c"), _RANKS),
+    **dict.fromkeys(("H", "host"), _LIST),
+    **dict.fromkeys(("hostfile", "machinefile"), _FILE),
+    "default-hostfile": _DEFAULT,
+    **{name: name for name in ("x", "bind-to", "map-by", "rank-by", "output-filename")},
+}
+_PAIRS = ("mca", "gmca")
+_VERSION = ("V", "version")
+_FLAGS = (
+    *("allow-run-as-root", "oversubscribe", "nooversubscribe", "tag-output", "timestamp-output"),
+    *("report-bindings", "display-map", "display-allocation", "q", "quiet", "v", "verbose"),
+    *_VERSION,
+)
+# Variables of jobs of Slurm: without a list of hosts, Open MPI starts ranks there.
+_ALLOCATIONS = ("SLURM_JOB_ID", "SLURM_JOBID")
 # A name server may take its time.
 _is_own = functools.lru_cache(maxsize=None)(is_own_name)
 
 
-def _file_in_memory(slots: Mapping[str, Optional[int]]) -> str:
-    """Make a file of hosts that only this process and the one it becomes can read."""
-    lines = (f"{host} slots={count}" if count else host for host, count in slots.items())
-    number = os.memfd_create("hosts", 0)
-    os.write(number, "".join(f"{line}\n" for line in lines).encode())
-    return f"/proc/self/fd/{number}"
+class Words:
+    """The words for Open MPI, and where options stand in them."""
 
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = list(words)
+        self.program: Optional[str] = None
+        self.is_understood = True
+        """True if all options are known, so that ``program`` is the one of Open MPI."""
+        self.is_simple = True
+        """True if there is one program, and one list of hosts at most."""
+        self._places: dict[str, int] = {}
+        place = 0
+        while place < len(self.words) and self.words[place].startswith("-"):
+            place += self._take(self.words[place].lstrip("-"), place)
+        if place < len(self.words):
+            self.program = self.words[place]
+            # Options of another program follow a colon.
+            self.is_simple &= ":" not in self.words[place:]
 
-def _list_in_a_word(slots: Mapping[str, Optional[int]]) -> str:
-    return ",".join(f"{host}:{count}" if count else host for host, count in slots.items())
+    def _take(self, name: str, place: int) -> int:
+        """Note an option; returns the number of its words."""
+        following = self.words[place + 1 : place + 3]
+        if name in _PAIRS and len(following) == 2:
+            self._places[following[0]] = place + 2
+            return 3
+        if name in _VALUES and following:
+            key = _VALUES[name]
+            self.is_simple &= not (key in (_LIST, _FILE) and key in self._places)
+            self._places[key] = place + 1
+            return 2
+        self.is_understood &= name in _FLAGS
+        return 1 if name in _FLAGS or not following or following[0].startswith("-") else 2
+
+    def value(self, key: str) -> Optional[str]:
+        """Return the value of an option or MCA parameter that is typed."""
+        return self.words[self._places[key]] if key in self._places else None
+
+    def parameter(self, name: str, default: str = "") -> str:
+        """Return the value of an MCA parameter, as it is typed or in a variable."""
+        return self.value(name) or os.environ.get(f"OMPI_MCA_{name}", default)
+
+    def replace(self, key: str, value: str, name: str = "") -> None:
+        """Put a value in place of one that is typed, or before all words; and an option's name."""
+        if key not in self._places:
+            self.words[:0] = [key, value]
+            self._places = {key: 1, **{one: place + 2 for one, place in self._places.items()}}
+        self.words[self._places[key]] = value
+        if name:
+            self.words[self._places[key] - 1] = name
 
 
 class Launch:
     """One start of ranks."""
 
     def __init__(self, words: Sequence[str], attempt: Optional[int]) -> None:
-        """Read the lists.
+        """Read the list of hosts.
 
         Args:
             words: for Open MPI.
@@ -77,59 +127,43 @@ class Launch:
             ConfigError: an option is wrong.
             DataError: a file of hosts is wrong.
         """
-        self._words, self._attempt = Words(words), attempt
-        default = os.environ.get(f"OMPI_MCA_{DEFAULT_PARAMETER}")
-        # run.sh names the hosts itself.
-        if attempt is None and default and DEFAULT_PARAMETER not in self._words.parameters:
-            self._words = Words(["-mca", DEFAULT_PARAMETER, default, *words])
-        self._lists: dict[int, dict[str, Optional[int]]] = {}
-        for kind, place in self._words.values:
-            value = self._words.words[place]
-            if kind == LIST and not value.startswith("+"):
-                entries = host_lists.read_list(value, name=self._name(kind))
-            elif kind in (FILE, DEFAULT):
-                entries = host_lists.read_file(Path(value))
+        self.words, self._attempt = Words(words), attempt
+        self._kind = _LIST if self.words.value(_LIST) is not None else _FILE
+        value = self.words.value(self._kind)
+        self._slots: dict[str, Optional[int]] = {}
+        # An entry that begins with + numbers the hosts of an allocation.
+        if value is not None and self.words.is_simple and not value.startswith("+"):
+            if self._kind == _LIST:
+                entries = host_lists.read_list(value, name=self._name(_LIST))
             else:
-                continue
-            slots = host_lists.slots_by_host(entries, _is_own)
-            if kind == FILE and attempt is not None:
-                # To Open MPI a host of a file has as many slots as cores: without numbers, all
-                # ranks would be on the first one.
-                slots = {host: count or 1 for host, count in slots.items()}
-            self._lists[place] = slots
-        for place in self._words.places(RANKS):
-            value = self._words.words[place]
-            if not re.fullmatch("[1-9][0-9]{0,4}", value):
-                raise ConfigError(
-                    f"{self._name(RANKS)} {value[:80]!r} is not a number of ranks; give one from "
-                    "1 on"
-                )
+                entries = host_lists.read_file(Path(value))
+            self._slots = host_lists.slots_by_host(entries, _is_own)
+        ranks = self.words.value(_RANKS)
+        if ranks is not None and not re.fullmatch("[1-9][0-9]{0,4}", ranks):
+            raise ConfigError(
+                f"{self._name(_RANKS)} {ranks[:80]!r} is not a number of ranks; give one from 1 on"
+            )
+        self._ranks = int(ranks or 0)
+        if ranks is None and attempt is not None:
+            self._ranks = self._all_slots()
 
     def _name(self, kind: str) -> str:
         """The name by which the user has given something."""
         return kind if self._attempt is None else _NAMES_IN_RUN_SH[kind]
 
-    def _ranks(self) -> list[int]:
-        """The numbers of ranks that are typed, one for each program."""
-        return [int(self._words.words[place]) for place in self._words.places(RANKS)]
-
-    def _hosts(self) -> set[str]:
-        return {host for slots in self._lists.values() for host in slots}
-
-    def _ranks_of_lists(self) -> int:
-        return sum(count or 1 for slots in self._lists.values() for count in slots.values())
+    def _all_slots(self) -> int:
+        return sum(count or 1 for count in self._slots.values())
 
     def _is_on_this_host(self) -> bool:
-        if len(self._lists) < sum(kind != RANKS for kind, _ in self._words.values):
-            # A list that names hosts by their numbers in an allocation.
-            return False
-        if self._lists:
-            return all(map(_is_own, self._hosts()))
-        return self._words.is_understood and not os.environ.keys() & set(_ALLOCATIONS)
-
-    def _may_be_too_many(self) -> bool:
-        options = " ".join([*self._words.words, *filter(_is_of_open_mpi, os.environ)])
-        return re.search(r"(?<!no)(?<!no_)oversubscribe", options, re.IGNORECASE) is not None
+        if self._slots:
+            return all(map(_is_own, self._slots))
+        return (
+            self.words.is_understood
+            and self.words.is_simple
+            and self.words.value(self._kind) is None
+            and self.words.parameter(_DEFAULT, "none") == "none"
+            and not os.environ.keys() & set(_ALLOCATIONS)
+        )
 
     def check(self) -> None:
         """Refuse what Open MPI answers with pages of text, or waits for.
@@ -137,82 +171,60 @@ class Launch:
         Raises:
             ConfigError: with what to type.
         """
-        self._check_allocation()
-        self._check_ranks()
-        if self._words.output is not None:
-            # Open MPI would hang. Words for it follow a colon.
-            folder = self._words.output.partition(":")[0]
-            try:
-                os.makedirs(folder, exist_ok=True)
-            except OSError as error:
-                raise ConfigError(
-                    f"--output-filename {folder} is no folder, and cannot be made "
-                    f"({error.strerror}); name another place"
-                ) from None
-        if self._words.programs and all(kind == RANKS for kind, _ in self._words.values):
+        options = [*self.words.words, *(name for name in os.environ if _is_of_open_mpi(name))]
+        may_be_too_many = re.search(r"(?<!no)(?<!no_)oversubscribe", " ".join(options), re.I)
+        if self.words.is_simple and not may_be_too_many:
+            self._check_ranks()
+        is_listed = self.words.value(self._kind) is not None or self.words.parameter(_DEFAULT)
+        if self.words.program is not None and not is_listed:
             host_lists.refuse_unread_hosts(_is_own)
-        self._check_programs()
+        self._check_program()
         self._check_shared_memory()
 
-    def _check_allocation(self) -> None:
-        """Refuse more ranks than an allocation of Slurm has tasks, to Open MPI its slots."""
-        # On this host alone, or where the user wishes so, Open MPI does not look at it.
-        is_off = self._words.parameter("ras") != "" or self._is_on_this_host()
-        tasks = 0 if is_off else host_lists.tasks_of_slurm()
-        ranks = sum(self._ranks())
-        if not ranks and self._attempt is not None:
-            ranks = self._ranks_of_lists()
-        if tasks and ranks > tasks and not self._may_be_too_many():
-            raise ConfigError(
-                f"{ranks} ranks are more than the {tasks} tasks of Slurm's allocation; ask for as "
-                f"many, as in salloc --ntasks={ranks}, or start fewer"
-            )
-
     def _check_ranks(self) -> None:
-        """Refuse more ranks than slots, where a single list says how many there are."""
-        ranks = self._ranks()
-        lists = [one for one in self._words.values if one[0] != RANKS]
-        if not len(ranks) == len(lists) == len(self._lists) == 1 or self._may_be_too_many():
-            return
-        ((kind, place),) = lists
-        is_known = None not in self._lists[place].values()
-        # An entry of -H without a number is one slot, unless it chooses a host of an allocation.
-        if not is_known and (kind != LIST or os.environ.keys() & set(_ALLOCATIONS)):
-            return
-        slots = self._ranks_of_lists()
-        if ranks[0] > slots:
-            name = f"{self._name(kind)} {self._words.words[place]}"
+        """Refuse more ranks than slots, which in an allocation of Slurm are its tasks."""
+        # On this host alone, or where the user wishes so, Open MPI does not look at it.
+        is_off = self.words.parameter("ras") != "" or self._is_on_this_host()
+        tasks = 0 if is_off else host_lists.tasks_of_slurm()
+        if tasks and self._ranks > tasks:
             raise ConfigError(
-                f"{self._name(RANKS)} {ranks[0]} is more ranks than the {slots} slots of "
-                f"{name[:90]}; add slots, or start fewer"
+                f"{self._ranks} ranks are more than the {tasks} tasks of Slurm's allocation; ask "
+                f"for as many, as in salloc --ntasks={self._ranks}, or start fewer"
+            )
+        # An entry without a number is one slot, unless it chooses a host of an allocation.
+        is_known = None not in self._slots.values() or not os.environ.keys() & set(_ALLOCATIONS)
+        if self._slots and is_known and self._ranks > self._all_slots():
+            name = f"{self._name(self._kind)} {self.words.value(self._kind)}"
+            raise ConfigError(
+                f"{self._name(_RANKS)} {self._ranks} is more ranks than the {self._all_slots()} "
+                f"slots of {name[:90]}; add slots, or start fewer"
             )
 
-    def _check_programs(self) -> None:
+    def _check_program(self) -> None:
         """Refuse a command without a program, or with one that this host, the only one, lacks."""
-        programs, hosts = self._words.programs, self._hosts()
-        if not self._words.is_understood:
+        program = self.words.program
+        if not self.words.is_understood:
             return
-        if not programs and not _VERSION.intersection(self._words.words):
-            raise ConfigError(
-                "there is no program to start; write it after the options, as in mpirun -np 2 bash "
-                "config.sh"
-            )
-        for program in programs if hosts and all(map(_is_own, hosts)) else ():
-            if shutil.which(program) is None:
+        if program is None:
+            if not any(word.lstrip("-") in _VERSION for word in self.words.words):
                 raise ConfigError(
-                    f"{program!r} is not a program of this host; correct its name, or give its path"
+                    "there is no program to start; write it after the options, as in mpirun -np 2 "
+                    "bash config.sh"
                 )
+        elif self._slots and self._is_on_this_host() and shutil.which(program) is None:
+            raise ConfigError(
+                f"{program!r} is not a program of this host; correct its name, or give its path"
+            )
 
     def _check_shared_memory(self) -> None:
         """Refuse more ranks on this host than /dev/shm can have segments for."""
-        transports = self._words.parameter(*_TRANSPORTS)
+        transports = self.words.parameter("btl", "^")
         # The user may have chosen another transport, folder or size.
-        words = " ".join([*self._words.words, *os.environ.keys(), transports])
+        words = " ".join([*self.words.words, *os.environ.keys(), transports])
         if "vader" in words or not transports.startswith("^"):
             return
-        lists = [self._lists[place] for place in self._chosen()]
-        own = sum(count or 1 for slots in lists for host, count in slots.items() if _is_own(host))
-        ranks = min(own, sum(self._ranks()) or own)
+        own = sum(count or 1 for host, count in self._slots.items() if _is_own(host))
+        ranks = min(own, self._ranks or own)
         try:
             free = shutil.disk_usage(_SHARED_MEMORY).free
         except OSError:
@@ -224,27 +236,21 @@ class Launch:
                 "docker run --shm-size=1g"
             )
 
-    def _chosen(self) -> Sequence[int]:
-        """The places of the lists that decide: after a file, ``-H`` chooses among its hosts."""
-        chosen = [place for place in self._words.places(LIST) if place in self._lists]
-        return chosen or list(self._lists)
-
     def reach_hosts(self) -> None:
         """Refuse, or leave out, hosts that ssh does not reach.
 
         Raises:
             ConfigError: with the first of them.
         """
-        hosts = [host for place in self._chosen() for host in self._lists[place]]
-        remote = [host for host in dict.fromkeys(hosts) if not _is_own(host)]
+        remote = [host for host in self._slots if not _is_own(host)]
         # Neither the allocation of a cluster nor another program than ssh starts ranks.
-        is_by_ssh = self._words.parameter("plm_rsh_agent") == AGENT
+        is_by_ssh = self.words.parameter("plm_rsh_agent") == AGENT
         if not remote or not is_by_ssh or "SLURM_JOB_ID" in os.environ:
             return
         seconds = int(os.environ["HOST_TIMEOUT"])
         if self._attempt:
             seconds = min(seconds, _LEAVE_OUT_SECONDS)
-        more = shlex.split(self._words.parameter("plm_rsh_args"))
+        more = shlex.split(self.words.parameter("plm_rsh_args"))
         client = ssh.client(seconds, "-x", *more)
         if not self._attempt:
             ssh.check(remote, seconds, client)
@@ -252,19 +258,16 @@ class Launch:
             self._leave_out(dead)
 
     def _leave_out(self, dead: Mapping[str, ConfigError]) -> None:
-        """Take hosts from the lists, and as many ranks as have no slots then."""
-        for slots in self._lists.values():
-            for host in dead:
-                slots.pop(host, None)
-        counts = (pair for slots in self._lists.values() for pair in slots.items())
-        alive = " ".join(f"{host}:{count or 1}" for host, count in counts)
-        if not alive:
+        """Take hosts from the list, and as many ranks as have no slots then."""
+        for host in dead:
+            del self._slots[host]
+        if not self._slots:
             print(f"run.sh: {next(iter(dead.values()))}", file=sys.stderr, flush=True)
             raise SystemExit(_NO_HOST_STATUS)
+        alive = " ".join(f"{host}:{count or 1}" for host, count in self._slots.items())
         line = f"{' '.join(dead)} cannot be reached by ssh; the run goes on without, on {alive}"
         print(f"run.sh: {line}", file=sys.stderr, flush=True)
-        for place, ranks in zip(self._words.places(RANKS), self._ranks()):
-            self._words.words[place] = str(min(ranks, self._ranks_of_lists()))
+        self._ranks = min(self._ranks, self._all_slots())
 
     def close_ports(self) -> None:
         """Have no other host or user reach the job, if all its ranks are on this host.
@@ -278,24 +281,21 @@ class Launch:
         # Else Open MPI starts ranks on the hosts of a Slurm job, and no more than Slurm's tasks.
         for framework in ("ras", "plm"):
             os.environ.setdefault(f"OMPI_MCA_{framework}", "^slurm")
-        ways = self._words.parameter(*_TRANSPORTS)
+        ways = self.words.parameter("btl", "^")
         if ways.startswith("^") and "tcp" not in ways[1:].split(","):
             ways = "^" + ",".join(filter(None, (ways[1:], "tcp")))
             os.environ["OMPI_MCA_btl"] = ways
-            if "btl" in self._words.parameters:
-                self._words.words[self._words.parameters["btl"]] = ways
+            if self.words.value("btl") is not None:
+                self.words.replace("btl", ways)
 
-    def words(self) -> list[str]:
-        """The words for Open MPI with the lists as they are now."""
-        words = list(self._words.words)
-        for kind, place in self._words.values:
-            if place in self._lists:
-                write = _list_in_a_word if kind == LIST else _file_in_memory
-                words[place] = write(self._lists[place])
-        if self._attempt is not None and not self._words.places(RANKS):
-            first = min(self._lists) - 1
-            words[first:first] = ["-np", str(self._ranks_of_lists())]
-        return words
+    def write_words(self) -> list[str]:
+        """Return the words for Open MPI with the list and the number of ranks as they are now."""
+        if self._slots:
+            hosts = (f"{host}:{count}" if count else host for host, count in self._slots.items())
+            self.words.replace(self._kind, ",".join(hosts), name=_LIST)
+        if self._ranks:
+            self.words.replace(_RANKS, str(self._ranks))
+        return self.words.words
 
 
 def _is_of_open_mpi(variable: str) -> bool:
@@ -321,7 +321,7 @@ def main() -> None:
     sys.stdout.flush()
     # Called by its path, it would set other hosts' PATH by itself, to the system's folder if it is
     # the system's.
-    os.execv(program, ["mpirun", *arguments, *launch.words()])
+    os.execv(program, ["mpirun", *arguments, *launch.write_words()])
 
 
 if __name__ == "__main__":

@@ -57,7 +57,6 @@ esac
 _HOROVODRUN = 'printf "    [X] %s\\n" MXNet MPI NCCL; echo "    [${STUB_GLOO-X}] Gloo"\n'
 _MPIRUN = """\
 echo "mpirun $*" >>"$CALLS"
-[[ $* != *"file /proc/self/fd/3"* ]] || echo "file $(paste -sd "|" </proc/self/fd/3)" >>"$CALLS"
 [[ $* != *--version ]] || echo "mpirun (Open MPI) ${STUB_MPI:-4.1.8}"
 """
 
