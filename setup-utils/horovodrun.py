@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parallel.host_lists import read_file, read_list, slots_by_host
 from parallel.launch import ssh, variables
-from parallel.launch.network_interface import NetworkInterface, is_own_name
+from parallel.launch.network_interface import address_on, is_own_name
 from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, ConfigError, UserError
 from runtime.process.loopback import hear_this_user, loopback_variables
@@ -63,7 +63,7 @@ def interfaces(
             takes one, has none by which the other hosts are known to be reached.
     """
     for name in settings.nics or ():
-        NetworkInterface.find(name, "--network-interface")
+        address_on(name, "--network-interface")
     if not remote_hosts:
         os.environ.update(loopback_variables())
         return ["lo"]

@@ -22,7 +22,7 @@ from parallel.launch.cluster_files import (
     read_shares,
 )
 from parallel.launch.job import ProcessSpec
-from parallel.launch.network_interface import NetworkInterface, free_port, is_own_name, resolve
+from parallel.launch.network_interface import address_on, free_port, is_own_name, resolve
 from parallel.launch.options import JobOptions, say
 from parallel.parameter_server.assignment import (
     SCHEDULER,
@@ -35,7 +35,7 @@ from parallel.parameter_server.assignment import (
 )
 from runtime import environment
 from runtime.errors import ConfigError, did_you_mean
-from runtime.process.loopback import loopback_variables
+from runtime.process.loopback import is_loopback, loopback_variables
 
 SERVE = (sys.executable, "-m", "parallel.parameter_server.serve")
 """The command of servers and scheduler."""
@@ -55,7 +55,7 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
     given = _options_of(options.command)
     options = _with_files_of_this_folder(options, given)
     scheme = _checked_scheme(options, given)
-    interface = NetworkInterface.find(options.interface)
+    own = address_on(options.interface)
     workers = worker_hosts(options)
     _check_hosts(options, workers)
     servers, speeds = _servers(options, workers)
@@ -64,7 +64,7 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
     if options.sync is not None:
         for line in sync.copy_to(list(dict.fromkeys(workers.logins)), options.sync):
             say(line)
-    address_of = _addresses(options, workers, interface, scheme.has_groups)
+    address_of = {own: own, **_addresses(options, workers, scheme.has_groups)}
     addresses = [address_of[host] for host in workers.logins]
     shares: tuple[Share, ...] = ()
     if options.data_sharding is not None:
@@ -74,9 +74,9 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
             say(line)
     scheduler = Assignment(
         role=SCHEDULER,
-        root_host=interface.address,
-        root_port=free_port(interface.address),
-        node_host=interface.address,
+        root_host=own,
+        root_port=free_port(own),
+        node_host=own,
         interface=options.interface,
         num_workers=options.workers,
         num_servers=options.servers,
@@ -91,8 +91,8 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
         variables: Sequence[Mapping[str, str]] = [{}] * options.workers
         if scheme.has_groups:
             # Each worker becomes a rank of Horovod.
-            meeting = horovod.rendezvous(interface.address, interface.name, addresses)
-            more = loopback_variables() if interface.is_loopback else {}
+            meeting = horovod.rendezvous(own, options.interface, addresses)
+            more = loopback_variables() if is_loopback(own) else {}
             variables = [{**one, **more} for one in stack.enter_context(meeting)]
         specs = _specs(options, serve, scheduler, servers, workers.logins, address_of, variables)
         return job.run(specs, tolerates=options.tolerate_workers)
@@ -101,7 +101,7 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
 def worker_hosts(options: JobOptions) -> WorkerHosts:
     """Return the machine of each worker."""
     if options.hosts is None:
-        here = (NetworkInterface.find(options.interface).address,) * options.workers
+        here = (address_on(options.interface),) * options.workers
         return WorkerHosts(here, here)
     return read_hosts(options.hosts, options.workers)
 
@@ -113,8 +113,7 @@ def addresses_of_workers(options: JobOptions) -> list[str]:
         ConfigError: a host does not answer.
     """
     workers = worker_hosts(options)
-    interface = NetworkInterface.find(options.interface)
-    address_of = _addresses(options, workers, interface, has_groups=False)
+    address_of = _addresses(options, workers, has_groups=False)
     return [address_of[host] for host in workers.logins]
 
 
@@ -141,24 +140,13 @@ def _check_hosts(options: JobOptions, workers: WorkerHosts) -> None:
         )
 
 
-def _addresses(
-    options: JobOptions, workers: WorkerHosts, interface: NetworkInterface, has_groups: bool
-) -> dict[str, str]:
+def _addresses(options: JobOptions, workers: WorkerHosts, has_groups: bool) -> dict[str, str]:
     """Return the address at which the others reach each machine's processes, by its login."""
     machines = list(dict.fromkeys(workers.logins))
     if options.launcher == "local":
         return {machine: resolve(machine.partition(":")[0]) for machine in machines}
-    reports = ssh.ask(machines, interface)
-    address_of = {machine: address for machine, (address, _) in reports.items()}
-    is_one_host = len(set(address_of.values())) == 1
-    for machine, (address, named) in reports.items():
-        if has_groups and named != address and not is_one_host:
-            raise ConfigError(
-                f"host {machine}: the members of groups connect at the address of the host's own "
-                f"name, there {named or 'none'}, which is not {address} on -i {interface.name}; "
-                "change it in the hosts files"
-            )
-    return address_of
+    # Horovod connects the members of a group at the addresses of the machines' names.
+    return ssh.ask(machines, options.interface, is_named=has_groups and len(machines) > 1)
 
 
 def _servers(options: JobOptions, workers: WorkerHosts) -> tuple[Sequence[str], Sequence[float]]:

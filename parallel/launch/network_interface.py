@@ -3,52 +3,36 @@
 from __future__ import annotations
 
 import socket
-from typing import NamedTuple
 
 import psutil
 
 from runtime.errors import ConfigError, did_you_mean
-from runtime.process.loopback import is_loopback
 
 
-class NetworkInterface(NamedTuple):
-    """An interface of this machine."""
+def address_on(interface: str, option: str = "-i") -> str:
+    """Return this machine's IPv4 address on an interface: parameter servers support no other.
 
-    name: str
-    """The same on all machines of the job."""
-    address: str
-    """Its IPv4 address: MXNet's parameter servers support no other."""
+    Args:
+        interface: its name, the same on all machines of the job.
+        option: by which the user has given it.
 
-    @classmethod
-    def find(cls, name: str, option: str = "-i") -> NetworkInterface:
-        """Look up the address of an interface.
-
-        Args:
-            name: of the interface.
-            option: by which the user has given it.
-
-        Raises:
-            ConfigError: there is no such interface, or it has no IPv4 address.
-        """
-        known = psutil.net_if_addrs()
-        if name not in known:
-            raise ConfigError(
-                f"{option} {name}: no such network interface{did_you_mean(name, known)}; "
-                f"this machine has {', '.join(known)}"
-            )
-        found = [one.address for one in known[name] if one.family == socket.AF_INET]
-        if not found:
-            raise ConfigError(f"{option} {name} has no IPv4 address; choose another interface")
-        return cls(name, found[0])
-
-    @property
-    def is_loopback(self) -> bool:
-        """True if no other machine reaches it."""
-        return is_loopback(self.address)
+    Raises:
+        ConfigError: there is no such interface, or it has no IPv4 address.
+    """
+    known = psutil.net_if_addrs()
+    if interface not in known:
+        raise ConfigError(
+            f"{option} {interface}: no such network interface{did_you_mean(interface, known)}; "
+            f"this machine has {', '.join(known)}"
+        )
+    found = [one.address for one in known[interface] if one.family == socket.AF_INET]
+    if not found:
+        raise ConfigError(f"{option} {interface} has no IPv4 address; choose another interface")
+    return str(found[0])
 
 
 def resolve(host: str) -> str:
-    """The IPv4 address of a host.
+    """Return the IPv4 address of a host.
 
     Raises:
         ConfigError: it has none.
@@ -60,7 +44,7 @@ def resolve(host: str) -> str:
 
 
 def free_port(address: str) -> int:
-    """A port on which no process listens now."""
+    """Return a port on which no process listens now."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]

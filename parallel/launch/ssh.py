@@ -1,6 +1,6 @@
 """The other hosts of a job: how a command runs there, and what they say before the job starts.
 
-    python -m parallel.launch.ssh INTERFACE ADDRESS PORT
+    python -m parallel.launch.ssh INTERFACE ADDRESS PORT [named]
 
 runs on every host first. So a host that ssh does not reach, that lacks the project or the
 interface, or that does not reach the launcher on it, is one line that names the host, and no job
@@ -23,7 +23,7 @@ from tempfile import TemporaryFile
 from typing import Any, NamedTuple, Optional, TypeVar
 
 from parallel.launch import variables
-from parallel.launch.network_interface import NetworkInterface
+from parallel.launch.network_interface import address_on
 from runtime import environment
 from runtime.errors import ConfigError, run_program
 
@@ -221,23 +221,26 @@ def check(
         raise error
 
 
-def ask(hosts: Iterable[str], interface: NetworkInterface) -> dict[str, tuple[str, str]]:
-    """Have every host report, all at the same time.
+def ask(hosts: Iterable[str], interface: str, is_named: bool) -> dict[str, str]:
+    """Have every host report its IPv4 address on the interface of the job, all at the same time.
 
-    Returns:
-        For each host its IPv4 address on the interface of the job, and the address for which its
-        own name stands there; the latter is empty if for none.
+    Args:
+        hosts: names, as ssh knows them.
+        interface: its name.
+        is_named: true if the host's own name has to stand for this address there.
 
     Raises:
-        ConfigError: with the first host that does not, and why.
+        ConfigError: with the first host that does not report, and why.
     """
+    address = address_on(interface)
     # Nothing is accepted: the queue has to have room for the hosts beside strangers' connections.
-    with socket.create_server((interface.address, 0), backlog=socket.SOMAXCONN) as launcher:
-        words = (sys.executable, "-m", __name__, *interface, str(launcher.getsockname()[1]))
+    with socket.create_server((address, 0), backlog=socket.SOMAXCONN) as launcher:
+        words = [sys.executable, "-m", __name__, interface, address]
+        words += [str(launcher.getsockname()[1]), *(["named"] if is_named else [])]
         commands = {host: command(host, words) for host in hosts}
         given = dict.fromkeys(commands, first_input({}))
         ended = answers(commands, given, ANSWER_SECONDS)
-    return {host: _report(host, answer) for host, answer in ended.items()}
+    return {host: _reported(host, answer) for host, answer in ended.items()}
 
 
 def last_line(errors: str) -> str:
@@ -253,38 +256,41 @@ def unreachable(host: str, reason: str) -> ConfigError:
     )
 
 
-def _report(host: str, answer: Answer) -> tuple[str, str]:
+def _reported(host: str, answer: Answer) -> str:
     if answer.status == STATUS_OF_SSH:
         raise unreachable(host, answer.reason)
     if answer.reason.startswith(_OWN_ERROR):
         raise ConfigError(f"host {host}: {answer.reason.removeprefix(_OWN_ERROR)}")
     # A login shell may print lines first.
-    output = answer.output.decode("utf-8", "replace")
-    found = re.search(r"^((?:\d{1,3}\.){3}\d{1,3}) ([\d.]*)\n\Z", output, re.MULTILINE)
+    found = re.search(rb"^((?:\d{1,3}\.){3}\d{1,3})\n\Z", answer.output, re.MULTILINE)
     if answer.status or found is None:
         raise ConfigError(
             f"host {host}: {answer.reason}; every host needs the project and its "
             f"environment in the same folders as here, {Path.cwd()} and {sys.prefix}"
         )
-    return found[1], found[2]
+    return found[1].decode()
 
 
 def main() -> int:
     """Report this host's address on an interface, which reaches the launcher."""
-    name, address, port = sys.argv[1:]
-    own = NetworkInterface.find(name)
+    name, address, port, *is_named = sys.argv[1:]
+    own = address_on(name)
     try:
-        socket.create_connection((address, int(port)), _REACH_SECONDS, (own.address, 0)).close()
+        socket.create_connection((address, int(port)), _REACH_SECONDS, (own, 0)).close()
     except OSError as error:
         raise ConfigError(
-            f"its address {own.address} on {name} does not reach the launcher's, {address} "
+            f"its address {own} on {name} does not reach the launcher's, {address} "
             f"({error.strerror or error}); give -i the network that all hosts are on"
         ) from None
-    try:
+    named = ""
+    with suppress(OSError):
         named = socket.gethostbyname(socket.gethostname())
-    except OSError:
-        named = ""
-    print(own.address, named)
+    if is_named and named != own:
+        raise ConfigError(
+            "the members of groups connect at the address of the host's own name, there "
+            f"{named or 'none'}, which is not {own} on -i {name}; change it in the hosts files"
+        )
+    print(own)
     return 0
 
 
