@@ -105,7 +105,7 @@ def parse_args() -> Any:
 
     Raises:
         ConfigError: an option is wrong or closed, there is no program to start, or the list cannot
-            be used or has fewer slots than there are ranks.
+            be used.
         DataError: the file of hosts cannot be used.
     """
     try:
@@ -123,26 +123,20 @@ def parse_args() -> Any:
             "there is no program to start; write it after the options, as in horovodrun -np 2 bash "
             "config.sh"
         )
-    if arguments.num_proc is not None and arguments.num_proc < 1:
-        raise ConfigError(f"-np {arguments.num_proc} is not a number of ranks; give one from 1 on")
     # It would be a folder in the user's home, which may be missing or not the user's; and what
     # was found an hour ago may be gone.
     arguments.disable_cache = True
     is_gloo = launch.is_gloo_used(arguments.use_gloo, arguments.use_mpi, arguments.use_jsrun)
     driver_service.get_common_interfaces = partial(interfaces, is_gloo)
     if arguments.hosts is not None:
-        entries, name = read_list(arguments.hosts), f"-H {arguments.hosts[:80]}"
+        entries = read_list(arguments.hosts)
     elif arguments.hostfile is not None:
-        entries, name = read_file(Path(arguments.hostfile)), f"--hostfile {arguments.hostfile}"
+        entries = read_file(Path(arguments.hostfile))
     else:
         return arguments
-    counts = {host: count or 1 for host, count in slots_by_host(entries, is_own_name).items()}
-    slots, ranks = sum(counts.values()), arguments.num_proc
-    if ranks is not None and ranks > slots:
-        raise ConfigError(
-            f"-np {ranks} is more ranks than the {slots} slots of {name}; add slots, or start fewer"
-        )
-    arguments.hosts = ",".join(f"{host}:{count}" for host, count in counts.items())
+    counts = slots_by_host(entries, is_own_name)
+    # Horovod itself, or mpirun, refuses more ranks than slots.
+    arguments.hosts = ",".join(f"{host}:{count or 1}" for host, count in counts.items())
     arguments.hostfile = None
     return arguments
 
@@ -254,9 +248,9 @@ def main() -> None:
         print_line(f"error: {error}", file=sys.stderr)
         sys.exit(USER_ERROR_STATUS)
     except (RuntimeError, ValueError) as error:
-        # An error of ranks, which have printed the reason.
+        # A wrong option, or an error of ranks, which have printed the reason.
         print_line(f"horovodrun: error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(USER_ERROR_STATUS if isinstance(error, ValueError) else 1)
 
 
 # Horovod's own processes import this file, too.
