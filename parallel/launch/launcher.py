@@ -6,7 +6,6 @@ Also used by ``parallel.autogroup``, whose job measures the workers.
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -119,9 +118,6 @@ def addresses_of_workers(options: JobOptions) -> list[str]:
 
 def _check_hosts(options: JobOptions, workers: WorkerHosts) -> None:
     """Refuse hosts that are not here without ssh, and GPUs that other machines do not have."""
-    if options.hosts is not None:
-        counts = Counter(workers.addresses).items()
-        say(f"workers: {', '.join(f'{count} on {host}' for host, count in counts)}")
     if options.launcher == "local":
         for host in workers.addresses:
             if not is_own_name(host):

@@ -133,7 +133,6 @@ def test_every_process_has_its_assignment_and_its_name_before_its_output(tmp_pat
     assert "worker=2, local_worker=1" in found["worker 2"]
     for k in range(3):
         assert f"worker {k}: no end of line\n" in output and f"worker {k}: look\n" in errors
-    assert "launch: workers: 1 on localhost, 2 on 127.0.0.2\n" in errors
     shares = tmp_path / "data-sharding"
     assert f"launch: worker 1 on 127.0.0.2 reads 0 to 0.4 of the data ({shares}, line 1)" in errors
     assert f"launch: warning: {shares}: nobody reads 10 % of the data\n" in errors

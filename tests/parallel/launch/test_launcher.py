@@ -136,9 +136,7 @@ def test_a_host_is_copied_to_once_before_it_is_asked(tmp_path, monkeypatch, caps
     line = f"-n 3 -H {tmp_path}/hosts --launcher ssh --sync=a,b -- x.py --kv-store dist_sync"
     with pytest.raises(ConfigError, match="nobody is there"):
         main(line.split())
-    said = "launch: workers: 2 on 127.0.0.1, 1 on 127.0.0.2\n"
-    said += "launch: ['127.0.0.1', '127.0.0.2'] got ('a', 'b')\n"
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == "launch: ['127.0.0.1', '127.0.0.2'] got ('a', 'b')\n"
 
 
 def test_servers_are_where_and_as_fast_as_their_file_says(tmp_path: Path) -> None:
