@@ -18,12 +18,9 @@ from typing import NamedTuple, Optional
 
 import pytest
 
-from tests.hosts import relay
 from tests.hosts.two_hosts import MARKS, NAMES, PROGRAMS, ROOT, HostJob, TwoHosts
 
-HAS_DEVICE = Path(relay.DEVICE).exists()
-pytestmark = [*MARKS, pytest.mark.skipif(not HAS_DEVICE, reason=f"needs {relay.DEVICE}")]
-
+pytestmark = MARKS
 RANKS, CONFIG = ("-np", "2", "-H", NAMES), ("bash", "config.sh")
 LAUNCHERS = {
     "run.sh": ("bash", "run.sh"),
@@ -93,7 +90,6 @@ class FaultyJob(HostJob):
         return status
 
     def __exit__(self, *_: object) -> None:
-        self.two.disturb()
         super().__exit__()
         for process in self.processes():
             with suppress(ProcessLookupError):
@@ -124,14 +120,10 @@ def kill(matches: Callable[[int, Process], object]) -> Moment:
     return begin
 
 
-def disturb(seconds: float = 0, **effects: float) -> Moment:
-    def begin(job: FaultyJob, rank: int) -> None:
-        job.two.disturb(**effects)
-        if seconds:
-            time.sleep(seconds)
-            job.two.disturb()
-
-    return begin
+def cut_for_a_while(job: FaultyJob, rank: int) -> None:
+    job.two.cut(True)
+    time.sleep(20)
+    job.two.cut(False)
 
 
 def fill_disk(job: FaultyJob, rank: int) -> None:
@@ -158,9 +150,11 @@ FAULTS = {
         kill(lambda _, one: one.host == 1 and one.is_session),
         AFTER_DEATH, "error: the connection to host2 is lost",
     ),
-    CUT: Fault(disturb(loss=1.0), AFTER_CUT, "error: the connection to host2 is lost", disturb()),
-    "cut the link for 20 s": Fault(disturb(20, loss=1.0)),
-    "delay 50 +- 20 ms, lose 1 %": Fault(disturb(20, delay=0.05, spread=0.02, loss=0.01)),
+    CUT: Fault(
+        lambda job, rank: job.two.cut(True), AFTER_CUT, "error: the connection to host2 is lost",
+        lambda job, rank: job.two.cut(False),
+    ),
+    "cut the link for 20 s": Fault(cut_for_a_while),
     "fill the disk": Fault(
         fill_disk, AFTER_DEATH, "No space left on device",
         lambda job, rank: (job.models.parent / "filler").unlink(),
@@ -187,8 +181,8 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def two(disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
-    """Two hosts that share the disk, with a network between them that can be disturbed."""
-    with TwoHosts(tmp_path_factory.mktemp("hosts") / "hosts", relayed=True) as started:
+    """Two hosts that share the disk."""
+    with TwoHosts(tmp_path_factory.mktemp("hosts") / "hosts") as started:
         yield started
 
 

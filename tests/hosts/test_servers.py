@@ -2,18 +2,14 @@
 
 import re
 import signal
-import subprocess
-import sys
 import time
 
 import psutil
 import pytest
 
-from parallel.parameter_server.assignment import KEY
 from tests.hosts import jobs
 from tests.hosts.two_hosts import INTERFACES, MARKS
 from tests.soak.soak import busy_loops
-from tests.support import attacker
 
 pytestmark = [*MARKS, pytest.mark.usefixtures("nothing_is_left")]
 KILLED = "ended with status 137 (SIGKILL); ending the job"
@@ -53,31 +49,6 @@ def test_every_scheme_runs_as_it_is_typed(two, project, tmp_path, scheme, active
     assert result.returncode == 0, result.stdout + result.stderr
     assert "worker 0: " in result.stdout and "epoch 1: training loss" in result.stdout
     assert list((tmp_path / "models").glob("*.params"))
-
-
-@pytest.mark.parametrize("scheme", ["dist_sync", "dist_async", "dist_ssync"])
-def test_an_attack_ends_no_job_and_finds_no_key(two, project, tmp_path, scheme) -> None:
-    with jobs.Job(two, project, tmp_path, scheme) as job:
-        job.wait_for("update 10/")
-        # Of the scheduler, two servers and four workers, on the interface of their addresses.
-        ports = [
-            at
-            for host in two.all
-            for at in host.sh("ss -ltnH").split()
-            if at.startswith(host.address) and not at.endswith(":22")
-        ]
-        assert len(ports) == 7
-        running = [one for host in two.all for one in host.running()]
-        (key,) = {key for one, _ in running if (key := one.environ().get(KEY))}
-        assert not any(key in word for _, words in running for word in words)
-        for host in two.all:
-            command = host.inside(sys.executable, attacker.__file__, "5", *ports)
-            assert subprocess.run(command, timeout=200, check=False).returncode == 0
-        before = job.said().count(" update ")
-        job.wait_until(lambda: job.said().count(" update ") >= before + 4, 60)
-        assert "no process of this job" in job.said()
-        job.process.send_signal(signal.SIGINT)
-        assert job.process.wait(jobs.SECONDS) == 130, job.said()
 
 
 def test_a_run_continues_where_nothing_is_shared(two, project, private) -> None:

@@ -149,12 +149,8 @@ class Host(Watched):
 class TwoHosts(AbstractContextManager["TwoHosts"]):
     """host1 and host2, on the networks ``INTERFACES``; each has the folder ``private`` alone."""
 
-    def __init__(
-        self, folder: Path, private: Optional[Path] = None, *, relayed: bool = False
-    ) -> None:
+    def __init__(self, folder: Path, private: Optional[Path] = None) -> None:
         self.folder = folder
-        self._relayed = relayed
-        self._relay: Optional[subprocess.Popen] = None
         self.all = [Host(number, folder, private) for number in (1, 2)]
         self.first, self.second = self.all
 
@@ -172,27 +168,25 @@ class TwoHosts(AbstractContextManager["TwoHosts"]):
         subprocess.run(key, check=True)
         (self.folder / "ssh_config").write_text(_SSH_CLIENT.format(folder=self.folder))
         self.name_on(INTERFACES[0])
-        if self._relayed:
-            namespaces = [host.namespace for host in self.all]
-            self._relay = subprocess.Popen(
-                [sys.executable, "-m", "tests.hosts.relay", *namespaces, *INTERFACES],
-                cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            )  # fmt: skip
-            assert self._relay.stdout.readline() == "ready\n", "the relay does not start"
         for interface in INTERFACES:
-            if not self._relayed:
-                peer = ("peer", "name", interface, "netns", self.second.namespace)
-                self.first.ip("link", "add", interface, "type", "veth", *peer)
+            peer = ("peer", "name", interface, "netns", self.second.namespace)
+            self.first.ip("link", "add", interface, "type", "veth", *peer)
             for host in self.all:
                 host.ip("addr", "add", f"{host.addresses[interface]}/24", "dev", interface)
                 host.ip("link", "set", interface, "up")
         for host in self.all:
             host.start()
 
-    def disturb(self, delay: float = 0, spread: float = 0, loss: float = 0) -> None:
-        """Delay frames by some seconds, and lose a share of them (1: all), from now on; relayed."""
-        self._relay.stdin.write(f"{delay} {spread} {loss}\n")
-        self._relay.stdin.flush()
+    def cut(self, is_cut: bool) -> None:
+        """Lose all packets of the first network from now on, or none."""
+        for host in self.all:
+            # The table of the host's own addresses comes after the rule.
+            for change, rule in (
+                ("add" if is_cut else "del", ("pref", "1", "lookup", "local")),
+                ("add" if is_cut else "del", ("pref", "0", "iif", INTERFACES[0], "blackhole")),
+                ("del" if is_cut else "add", ("pref", "0", "lookup", "local")),
+            )[:: 1 if is_cut else -1]:
+                host.ip("rule", change, *rule)
 
     def name_on(self, interface: str) -> None:
         """Let the hosts' names stand for their addresses on an interface; at first the first."""
@@ -235,8 +229,6 @@ class TwoHosts(AbstractContextManager["TwoHosts"]):
     def __exit__(self, *_: object) -> None:
         for host in self.all:
             host.end()
-        if self._relay is not None:
-            self._relay.communicate(timeout=_START_SECONDS)
 
 
 @contextmanager

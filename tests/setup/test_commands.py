@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,11 +69,9 @@ def test_wrong_variables_are_one_line(sandbox) -> None:
         (EACH, {"HOST_TIMEOUT": "2 minutes"}, "HOST_TIMEOUT='2 minutes' is not a number"),
         (EACH, {"NIC": "eth77"}, "NIC='eth77': "),
         (EACH, {"NIC": "../net/lo"}, "NIC='../net/lo': "),
-        (["run.sh"], {"NIC": "l" * 300}, f"NIC='{'l' * 80}': "),
         (["run.sh"], {"NIC": "lo\n\x1b[31m"}, "NIC="),
         (["run.sh --restarts x\x1b[31m"], {}, "--restarts"),
         (["run.sh"], {"NP": "two"}, "NP='two' is not a number of ranks"),
-        (["run.sh"], {"NP": "0"}, "NP='0' is not a number of ranks"),
         (["run.sh"], {"NP": "2\n3"}, "NP='2 3' is not a number of ranks"),
         (["run.sh"], {"HOSTS": "a\n", "HOSTFILE": "b"}, "HOSTS='a ' and HOSTFILE='b' both name"),
         # A GPU's UUID names nothing on another host.
@@ -343,18 +340,6 @@ def test_config_in_other_circumstances(sandbox: Sandbox) -> None:
         assert ("from .venv" in sandbox.calls) == (not active)
 
 
-def test_a_link_to_a_script_finds_the_project(sandbox: Sandbox) -> None:
-    sandbox.stub("python", "")
-    for script, error in (
-        ("config.sh", ""),
-        ("run.sh", "error: NP='x' is not a"),
-        (SLURM_SCRIPT, "error: SLURM_JOB_ID is not set"),
-    ):
-        link = sandbox.folder.with_name(f"link to {Path(script).name}")
-        link.symlink_to(sandbox.folder / script)
-        assert sandbox.run(f"{link}", status=2 if error else 0, NP="x").stderr.startswith(error)
-
-
 TASKS = "8(x2),4"
 JOB: dict[str, Any] = {"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": TASKS}
 JOB["SLURM_JOB_NODELIST"] = "node[1-3]"
@@ -388,9 +373,7 @@ def test_mistakes_with_slurm_are_one_line(sandbox: Sandbox) -> None:
         ({**JOB, "SLURM_TASKS_PER_NODE": "8(x)"}, r"'8(x)' are no tasks per node of Slurm"),
         ({**JOB, "SLURM_JOB_NODELIST": "other"}, "scontrol does not know the hosts"),
         ({**JOB, "SLURM_TASKS_PER_NODE": "8(x2)"}, "SLURM_TASKS_PER_NODE='8(x2)' has not a"),
-        ({"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "1"}, "SLURM_JOB_NODELIST is not set"),
         ({**JOB, "SLURM_STEP_NUM_TASKS": "a"}, "SLURM_STEP_NUM_TASKS='a' is not a number"),
-        ({**JOB, "SLURM_STEP_NUM_TASKS": "2", "PMIX_RANK": "0"}, "SLURM_STEP_TASKS_PER_NODE is"),
     ):
         assert sandbox.refusal(SLURM_SCRIPT, **variables).startswith(f"error: {words}")
         assert sandbox.calls == ""

@@ -6,12 +6,9 @@ The folder of the variable ``TOOLKIT_ORIGINALS`` has the repositories ``CGCL-cod
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import re
 import subprocess
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,21 +19,6 @@ import pytest
 _FOLDER = Path(os.environ.get("TOOLKIT_ORIGINALS", "/nowhere"))
 EXAMPLE = _FOLDER / "CGCL-codes+MXNet-G" / "example" / "image-classification"
 NEEDED = pytest.mark.skipif(not EXAMPLE.is_dir(), reason="needs MXNet-G in TOOLKIT_ORIGINALS")
-
-
-def generate(folder: Path, hosts: Sequence[str], speeds: Sequence[float]) -> None:
-    """Let MXNet-G's programs write ``groups`` and ``data_sharding`` into a folder."""
-    (folder / "clusting").mkdir(exist_ok=True)
-    (folder / "hosts").write_text("".join(f"{host}\n" for host in hosts))
-    (folder / "clusting" / "pretrain_speed.txt").write_text("".join(f"{one}\n" for one in speeds))
-    for name in ("clusting_auto.py", "data_sharding.py"):
-        # It is written for Python 2.
-        text = (EXAMPLE / "clusting" / name).read_text(encoding="utf-8").expandtabs(8)
-        text = re.sub(r"^(\s*)print (?!\().*$", r"\1pass", text, flags=re.MULTILINE)
-        text = text.replace('"/home/"+user+"/MXNet-G/example/image-classification/', f'"{folder}/')
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            exec(compile(text, name, "exec"), {"__name__": "__main__"})
 
 
 def ranked(folder: Path, addresses: Sequence[str]) -> list[str]:
