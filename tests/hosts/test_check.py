@@ -1,7 +1,6 @@
 """Commands of the README, planted mistakes, open ports and readable arguments on two hosts."""
 
 import re
-import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -166,18 +165,6 @@ def test_two_hosts_compute_what_one_does(two, one_host, tmp_path, launcher, acti
     assert results(tmp_path) == one_host
 
 
-def test_a_project_behind_a_link_and_a_hostfile(two, one_host, tmp_path) -> None:
-    """Open MPI's ranks on the other host waited for themselves, three times of three."""
-    (tmp_path / "link").symlink_to(Path(sys.prefix).parent)
-    hostfile, models = tmp_path / "hosts", tmp_path / "models"
-    hostfile.write_text("host1 slots=1\nhost2 slots=1\n")
-    programs = tmp_path / "link" / Path(sys.prefix).name / "bin"
-    command = (f"{programs}/mpirun", "-np", "2", "-hostfile", str(hostfile), *FLAGS)
-    options = (f"{programs}/python", "train.py", *OPTIONS, "--models-root", str(models))
-    train(two, models, *command, *options, active=False)
-    assert results(models) == one_host
-
-
 @pytest.mark.parametrize("command", LAUNCHERS, ids=" ".join)
 def test_messages_take_the_chosen_interface_alone(two, tmp_path, command) -> None:
     def sent(**variables) -> list[int]:
@@ -197,22 +184,6 @@ def test_messages_take_the_chosen_interface_alone(two, tmp_path, command) -> Non
         two.name_on(INTERFACES[0])
     if command == ("mpirun",):
         assert min(sent()) > 1_000_000
-
-
-@pytest.mark.parametrize("controller", [None, "--mpi", "--gloo"])
-def test_hosts_with_docker_find_each_other(two, one_host, tmp_path, controller) -> None:
-    added = ("link add docker0 type bridge", "addr add 172.17.0.1/16 dev docker0",
-             "link set docker0 up")  # fmt: skip
-    for host in two.all:
-        for words in added:
-            host.ip(*words.split())
-    try:
-        command = ("horovodrun", controller, "-np", "2", "-H", ADDRESSES, *CONFIG)
-        train(two, tmp_path, *(command if controller else RUN), HOSTS=NAMES)
-    finally:
-        for host in two.all:
-            host.ip("link", "del", "docker0")
-    assert results(tmp_path) == one_host
 
 
 @pytest.mark.parametrize("command", LAUNCHERS, ids=" ".join)

@@ -194,12 +194,12 @@ class TwoHosts(AbstractContextManager["TwoHosts"]):
         (self.folder / "hosts").write_text("".join(["127.0.0.1 localhost\n", *lines]))
 
     def started(
-        self, *command: object, folder: Path, path: Iterable[Path] = (), host: int = 0,
+        self, *command: object, folder: Path, path: Iterable[Path] = (),
         variables: Optional[dict[str, str]] = None, **further: Any,
     ) -> dict[str, Any]:  # fmt: skip
-        """Return Popen's arguments: a command on a host, and folders before the system's PATH."""
+        """Return Popen's arguments: a command on the first host, with folders first in PATH."""
         search = ":".join([*map(str, path), _SYSTEM_PATH])
-        words = self.all[host].inside("sh", "-c", 'cd "$0" && exec "$@"', folder, *command)
+        words = self.first.inside("sh", "-c", 'cd "$0" && exec "$@"', folder, *command)
         known = {"HOME": str(self.folder / "home"), "PATH": search, **(variables or {})}
         stdin = subprocess.DEVNULL
         return {"args": words, "env": known, "stdin": stdin, "text": True, **further}

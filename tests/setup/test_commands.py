@@ -154,14 +154,6 @@ def test_launchers_in_an_environment_find_it_by_themselves(sandbox: Sandbox, nam
     assert sandbox.calls.endswith(" -np 2 a b\n")
 
 
-def test_a_folder_that_is_gone(sandbox: Sandbox) -> None:
-    sandbox.stub("python", "")
-    script = f'mkdir gone; cd gone; rm -r ../gone; bash "{sandbox.folder}/run.sh"'
-    said = sandbox.run("-c", script, status=2).stderr
-    assert "error: the current folder has been removed; start" in said
-    assert sandbox.calls == ""
-
-
 CRASHES = """\
 echo "mpirun $*" >>"$CALLS"
 read -r status rest <statuses

@@ -254,21 +254,6 @@ def test_a_toolkit_of_another_version_is_refused_first(sandbox, tmp_path, way, v
     assert f"{needs}{version} in {home}: " in said and "set HOROVOD_CUDA_HOME" in said
 
 
-def test_horovods_own_installer_takes_the_package_of_the_environment(sandbox, tmp_path) -> None:
-    home = toolkit(tmp_path / "11.2")
-    built(sandbox, CUDA_HOME=home)
-    (sandbox.programs / "horovodrun").unlink()
-    alone = "setup-utils/install-horovod.sh"
-    show(sandbox, toolkit(tmp_path / "12.1", "12.1"))
-    said = sandbox.refusal(alone)
-    assert "mxnet-cu112 needs the compiler of CUDA 11.2, and there is CUDA 12.1" in said
-    assert not sandbox.calls_with("build ")
-    said = sandbox.refusal(alone, MXNET_PACKAGE="mxnet-cu117")
-    assert re.search("MXNET_PACKAGE=mxnet-cu117, but .* has mxnet-cu112: run .*make env", said)
-    sandbox.run(alone, CUDA_HOME=home)
-    assert sandbox.build_settings()["HOROVOD_CUDA_HOME"] == str(home)
-
-
 def test_where_toolkits_are_found(sandbox: Sandbox, tmp_path: Path) -> None:
     said = refused(sandbox, 117)
     assert "needs the compiler of CUDA 11.7, and there is none: install the CUDA" in said

@@ -1,7 +1,6 @@
 """The launcher, and guards of its processes, with scripts in place of training and of servers."""
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -256,25 +255,6 @@ def shells(worker: str, other: str, server: str, scheduler: str) -> list[Process
         spec(role, script, number=number)
         for (role, number), script in zip(roles, (scheduler, server, worker, other))
     ]
-
-
-def test_variables_of_the_libraries_are_sent_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PATH", "MXNET_SEED", "SECRET"):
-        monkeypatch.setenv(name, f"value of {name}")
-    command = ssh.command("there", ["python", "it's.py"])
-    assert (command[0], command[-2]) == ("ssh", "there")
-    words = shlex.split(command[-1])
-    assert [words[0], *words[2:4], *words[-2:]] == ["cd", "&&", "exec", "python", "it's.py"]
-    assert "value of" not in " ".join(command) and "GROUPING" not in " ".join(command)
-    sent = ssh.first_input(spec().variables).decode().split("\0")
-    path = f"PATH={Path(sys.executable).parent}:value of PATH"
-    assert {"MXNET_SEED=value of MXNET_SEED", "GROUPING_X=3", path} < set(sent)
-    # Programs of the environment come first, and are named once.
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/bin")
-    assert ssh.variables_with_programs()["PATH"] == f"{Path(sys.executable).parent}:/bin"
-    monkeypatch.setenv("PATH", f"/bin:{Path(sys.executable).parent}")
-    assert ssh.variables_with_programs()["PATH"].startswith(f"{Path(sys.executable).parent}:/bin")
-    assert "SECRET" not in " ".join(sent)
 
 
 @pytest.mark.parametrize(("scripts", "tolerates", "status", "said"), [
