@@ -25,18 +25,13 @@ from parallel import grouping
 from parallel.launch import ssh
 from parallel.launch.cluster_files import format_groups, format_servers, format_shares
 from parallel.launch.launcher import SERVE, addresses_of_workers, launch, worker_hosts
-from parallel.launch.options import JobOptions, add_options, parse
-from runtime.command_line import Parser
+from parallel.launch.options import JobOptions, parse
 from runtime.errors import DataError, run_program
 from runtime.files import StagedFiles
 
 _RATE = "images_per_second/worker_{}"
-# The files by the options that name them, here and in the launcher.
-_WRITTEN = {
-    "--groups": "groups",
-    "--data-sharding": "data_sharding",
-    "--server-hosts": "servers",
-}
+# The files, where --groups, --data-sharding and --server-hosts name no others.
+_WRITTEN = ("groups", "data_sharding", "servers")
 # Options that the measuring run is given, and those that it is not given.
 _ADDED = (
     *("--kv-store", "dist_async", "--epochs", "1", "--resume", "never"),
@@ -54,22 +49,11 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> 
     Raises:
         DataError: the run was too short to measure, or the files cannot be written.
     """
-    parser = Parser(
-        prog="python -m parallel.autogroup",
-        description="Measure the workers' speeds; write groups, data_sharding and servers.",
-    )
-    add_options(parser)
-    for option, name in _WRITTEN.items():
-        parser.add_argument(
-            option,
-            type=Path,
-            default=Path(name),
-            metavar="FILE",
-            help="is written (%(default)s)",
-        )
-    given = parse(parser, argv)
-    files = [given.pop(option[2:].replace("-", "_")) for option in _WRITTEN]
-    options = JobOptions(**given)
+    purpose = "Measure the workers' speeds; write groups, data_sharding and servers."
+    given = parse("parallel.autogroup", purpose, argv)
+    named = (given.groups, given.data_sharding, given.server_hosts)
+    files = [path or Path(name) for path, name in zip(named, _WRITTEN)]
+    options = replace(given, groups=None, data_sharding=None, server_hosts=None)
     status, speeds = _measure(options, serve)
     if status:
         return status

@@ -27,7 +27,7 @@ from parallel.parameter_server.assignment import SCHEMES
 from partial_fc.options import LOSSES
 from runtime.errors import ConfigError
 from tests.support.browser import Browser, is_installed
-from tests.support.typed import PROGRAMS, accept, check, launch_parser, names_of
+from tests.support.typed import PROGRAMS, accept, check, names_of
 from training.config import originals
 from training.config.presets import PRESETS, RECIPES
 
@@ -319,7 +319,7 @@ def check_option_of_the_launcher(row: Row, _: Path) -> None:
     """Each is taken for what the second column says, or refused with it."""
 
     def parse_options(words: list[str]) -> object:
-        return parse(launch_parser(), ["-n", "2", *words, "--", "python", "x.py"])
+        return parse("", "", ["-n", "2", *words, "--", "python", "x.py"])
 
     here = spans(row.here)
     for there in spans(row.there):

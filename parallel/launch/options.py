@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from parallel.launch.cluster_files import number
-from parallel.parameter_server.buckets import LARGEST
+from parallel.parameter_server.buckets import FEWEST_ELEMENTS, LARGEST, MOST_ELEMENTS
 from runtime import environment
 from runtime.command_line import Parser, positive_integer
 from runtime.process.terminal import print_line
@@ -40,52 +40,49 @@ FOREIGN = {name: hint for names, hint in _HINTS.items() for name in names.split(
 
 @dataclass(frozen=True)
 class JobOptions:
-    """The options of a job; ``add_options`` and ``parallel.launch`` have their help."""
+    """The options of a job, which have their help in the functions below."""
 
     workers: int
     servers: int
     hosts: Optional[Path]
     interface: str
     launcher: str
+    groups: Optional[Path]
+    data_sharding: Optional[Path]
+    server_hosts: Optional[Path]
     server_speeds: tuple[float, ...]
+    sync: Optional[tuple[str, ...]]
+    """Files that are copied to all hosts together with the project; None: nothing is copied."""
+    tolerate_workers: bool
+    bucket_elements: int
+    trace: Optional[Path]
     command: Sequence[str]
     """The command that every worker runs."""
-    groups: Optional[Path] = None
-    data_sharding: Optional[Path] = None
-    tolerate_workers: bool = False
-    bucket_elements: int = LARGEST
-    trace: Optional[Path] = None
-    server_hosts: Optional[Path] = None
-    sync: Optional[tuple[str, ...]] = None
-    """Files that are copied to all hosts together with the project; None: nothing is copied."""
 
 
-def add_options(parser: Parser) -> None:
-    """Add the options that say where a job runs, and its command."""
-    parser.answer(FOREIGN, {})
+def parse(module: str, purpose: str, argv: Optional[Sequence[str]]) -> JobOptions:
+    """Return the options of a command line.
+
+    Args:
+        module: the one that is run.
+        purpose: what it does.
+        argv: the words; by default those of this process.
+
+    Raises:
+        ConfigError: an option is wrong, or there is no command.
+    """
+    parser = Parser(prog=f"python -m {module}", description=purpose, foreign=FOREIGN)
     _add_shared_options(parser)
-    parser.add_argument(
-        "--server-speeds",
-        type=_speeds,
-        default=(),
-        metavar="SPEED,...",
-        help="relative speed of each server, to which its load is proportional; by default equal",
-    )
-    parser.add_argument(
-        "--sync",
-        nargs="?",
-        const=(),
-        type=lambda text: tuple(filter(None, text.split(","))),
-        metavar="NAME,...",
-        help="with --launcher ssh: first copy the project, and files or folders of this folder "
-        "(--sync=NAME,...), to all hosts, to the same places",
-    )
-    parser.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        help="what every worker runs, such as python classify.py --kv-store dist_async; all that "
-        "follows its first word, or --, belongs to it",
-    )
+    _add_files(parser)
+    _add_own_options(parser)
+    values: dict[str, Any] = vars(parser.parse_args(argv))
+    if values["command"][:1] == ["--"]:
+        del values["command"][0]
+    if not values["command"]:
+        parser.error("the following arguments are required: command")
+    values["servers"] = values["servers"] or values["workers"]
+    del values["partition"]
+    return JobOptions(**values)
 
 
 def _add_shared_options(parser: argparse.ArgumentParser) -> None:
@@ -136,24 +133,73 @@ def _add_shared_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def parse(parser: Parser, argv: Optional[Sequence[str]]) -> dict[str, Any]:
-    """Return the options of a command line that ``add_options`` has added, with their command.
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    """Add the files that ``parallel.autogroup`` writes and ``parallel.launch`` reads."""
+    parser.add_argument(
+        "--groups",
+        type=Path,
+        metavar="FILE",
+        help="a line for each group, the addresses of its workers separated by spaces",
+    )
+    parser.add_argument(
+        "--data-sharding",
+        type=Path,
+        metavar="FILE",
+        help="line k holds start and end of what one worker reads, as parts of 1 (with "
+        "--data-allocator 1): the first line is for the worker with the highest address, compared "
+        "as text, and so on downwards, as MXNet numbers workers; the log names each",
+    )
+    parser.add_argument(
+        "--server-hosts",
+        type=Path,
+        metavar="FILE",
+        help="line k holds the address and the relative speed of server k; by default the servers "
+        "are on the workers' machines in turn",
+    )
 
-    Args:
-        parser: with these options and others.
-        argv: the words; by default those of this process.
 
-    Raises:
-        ConfigError: an option is wrong, or there is no command.
-    """
-    values: dict[str, Any] = vars(parser.parse_args(argv))
-    if values["command"][:1] == ["--"]:
-        del values["command"][0]
-    if not values["command"]:
-        parser.error("the following arguments are required: command")
-    values["servers"] = values["servers"] or values["workers"]
-    del values["partition"]
-    return values
+def _add_own_options(parser: argparse.ArgumentParser) -> None:
+    """Add those of this project alone, and the command."""
+    parser.add_argument(
+        "--server-speeds",
+        type=_speeds,
+        default=(),
+        metavar="SPEED,...",
+        help="relative speed of each server, to which its load is proportional; by default equal",
+    )
+    parser.add_argument(
+        "--sync",
+        nargs="?",
+        const=(),
+        type=lambda text: tuple(filter(None, text.split(","))),
+        metavar="NAME,...",
+        help="with --launcher ssh: first copy the project, and files or folders of this folder "
+        "(--sync=NAME,...), to all hosts, to the same places",
+    )
+    parser.add_argument(
+        "--tolerate-workers",
+        action="store_true",
+        help="go on without a worker that died; with dist_async and dist_ssync alone",
+    )
+    parser.add_argument(
+        "--bucket-elements",
+        type=_bucket_elements,
+        default=LARGEST,
+        metavar="N",
+        help="largest number of weights that are sent as one array (%(default)s)",
+    )
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FOLDER",
+        help="record there the version of every push and pull, to check staleness by",
+    )
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        help="what every worker runs, such as python classify.py --kv-store dist_async; all that "
+        "follows its first word, or --, belongs to it",
+    )
 
 
 def say(line: str) -> None:
@@ -166,3 +212,13 @@ def _speeds(text: str) -> tuple[float, ...]:
     if not all(0 < speed < math.inf for speed in speeds):
         raise argparse.ArgumentTypeError(f"{text!r} is no list of positive numbers, such as 2,1")
     return speeds
+
+
+def _bucket_elements(text: str) -> int:
+    elements = positive_integer(text)
+    if not FEWEST_ELEMENTS <= elements <= MOST_ELEMENTS:
+        raise argparse.ArgumentTypeError(
+            f"{elements} is not from {FEWEST_ELEMENTS} (MXNet's keys are limited) to "
+            f"{MOST_ELEMENTS} (2 GB)"
+        )
+    return elements

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from parallel.launch.options import add_options, parse
+from parallel.launch.options import parse
 from runtime import options
-from runtime.command_line import Parser
 from tests.support.launch import ROOT
 from training.config import faces, images
 
@@ -91,15 +90,6 @@ def names_of(program: str) -> frozenset[str]:
     return frozenset(map(options.option, [*options.values(config), "config"]))
 
 
-def launch_parser() -> Parser:
-    """The options of parallel.launch and parallel.autogroup."""
-    parser = Parser()
-    add_options(parser)
-    for name in ("--groups", "--data-sharding", "--server-hosts"):
-        parser.add_argument(name)
-    return parser
-
-
 def accept(program: str, words: Sequence[str], folder: Path) -> None:
     """Parse a command line of train.py or classify.py; see ``check``."""
     (folder / "m-0000.params").touch()
@@ -133,7 +123,7 @@ def _check_program(words: list[str], folder: Path) -> None:
     if name == "-m":
         module, *arguments = arguments
         if module in ("parallel.launch", "parallel.autogroup"):
-            _check_program(parse(launch_parser(), arguments)["command"], folder)
+            _check_program(list(parse(module, "", arguments).command), folder)
         elif module == "tests.hosts":
             _check_program(arguments, folder)
         elif module == "pytest":

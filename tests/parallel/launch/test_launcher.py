@@ -12,8 +12,8 @@ from parallel import autogroup, grouping
 from parallel.launch import launcher, ssh, sync
 from parallel.launch.__main__ import main
 from parallel.launch.cluster_files import WorkerHosts, read_hosts, read_shares
-from parallel.launch.options import JobOptions, add_options, parse
-from runtime.command_line import Parser
+from parallel.launch.options import FOREIGN, JobOptions, parse
+from runtime.command_line import hint_for
 from runtime.errors import ConfigError, DataError
 from tests.support.typed import names_of
 from training.config import originals
@@ -33,10 +33,8 @@ sys.exit({status})
 """
 
 
-def parsed(line: str) -> dict[str, Any]:
-    parser = Parser()
-    add_options(parser)
-    return parse(parser, line.split())
+def parsed(line: str) -> JobOptions:
+    return parse("", "", line.split())
 
 
 @pytest.mark.parametrize(("line", "message"), [
@@ -75,30 +73,25 @@ def test_mistakes_are_one_line(tmp_path, monkeypatch, line, message) -> None:
 def test_the_parts_of_a_command_line() -> None:
     """A command starts with two dashes or the first word that is no option."""
     found = parsed("-n 4 -s 2 -- python x.py --foo -s 3")
-    assert (found["servers"], found["command"]) == (2, "python x.py --foo -s 3".split())
+    assert (found.servers, found.command) == (2, "python x.py --foo -s 3".split())
     command = "python -u classify.py --kv-store dist_gsync --lr-factor .94 --help -- x"
-    assert parsed(f"-n 4 -s 2 {command}")["command"] == command.split()
+    assert parsed(f"-n 4 -s 2 {command}").command == command.split()
     # As MXNet's and dmlc-core's launchers take them.
     typed = "-H hosts -n 5 -s 3 -i eth1 --launcher ssh -H hosts2 python classify.py --lr 1"
     later = (
         "--num-workers=5 --num-servers 3 --host-file hosts --hostfile hosts2 --dmlc-interface eth1 "
-        "--cluster ssh -- python classify.py --lr 1"
+        "--cluster ssh -p 0 -- python classify.py --lr 1"
     )
     found = parsed(typed)
     assert found == parsed(later)
-    assert (found["workers"], found["servers"], found["interface"]) == (5, 3, "eth1")
-    assert (found["hosts"], found["launcher"]) == (Path("hosts2"), "ssh")
-    assert parsed("-n 5 python x.py")["servers"] == 5
-    assert "partition" not in parsed("-p 0 -n 5 python x.py")
+    assert (found.workers, found.servers, found.interface) == (5, 3, "eth1")
+    assert (found.hosts, found.launcher) == (Path("hosts2"), "ssh")
+    assert parsed("-n 5 python x.py").servers == 5
 
 
-def test_no_option_of_the_launcher_is_one_of_the_programs_that_it_starts() -> None:
-    """Otherwise the command would need ``--`` after all."""
-    parser = Parser()
-    add_options(parser)
-    own = set(parser.names())
-    assert {"-n", "-s", "-H", "--hostfile", "-p", "--sync"} <= own
-    assert not own & {*names_of("classify.py"), *originals.SYNONYMS}
+def test_no_hint_is_for_an_option_of_the_program_that_it_starts() -> None:
+    own = {*names_of("classify.py"), *originals.SYNONYMS}
+    assert not [name for name in own if hint_for(name, FOREIGN)]
 
 
 @pytest.mark.parametrize(("command", "groups", "shares"), [
@@ -111,7 +104,7 @@ def test_no_option_of_the_launcher_is_one_of_the_programs_that_it_starts() -> No
 ])  # fmt: skip
 def test_files_of_this_folder_are_taken(tmp_path, monkeypatch, capsys, command, groups, shares):
     monkeypatch.chdir(tmp_path)
-    options = JobOptions(**parsed(f"-n 4 -s 2 -- {command}"))
+    options = parsed(f"-n 4 -s 2 -- {command}")
     of_command = launcher._options_of(options.command)
     assert launcher._with_files_of_this_folder(options, of_command) == options
     for name in ("groups", "data_sharding"):
@@ -141,7 +134,7 @@ def test_a_host_is_copied_to_once_before_it_is_asked(tmp_path, monkeypatch, caps
 
 def test_servers_are_where_and_as_fast_as_their_file_says(tmp_path: Path) -> None:
     workers = WorkerHosts(("a", "a", "b"), ("a:2", "a:2", "b"))
-    options = JobOptions(**parsed("-n 3 -s 3 -- x.py"))
+    options = parsed("-n 3 -s 3 -- x.py")
     assert launcher._servers(options, workers) == (["a:2", "b", "a:2"], ())
     path = tmp_path / "servers"
     path.write_text("b 2\na 1\na 1\n")
