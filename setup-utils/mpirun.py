@@ -101,7 +101,8 @@ class Words:
 
     def parameter(self, name: str, default: str = "") -> str:
         """Return the value of an MCA parameter, as it is typed or in a variable."""
-        return self.value(name) or os.environ.get(f"OMPI_MCA_{name}", default)
+        typed = self.value(name)
+        return os.environ.get(f"OMPI_MCA_{name}", default) if typed is None else typed
 
     def replace(self, key: str, value: str, name: str = "") -> None:
         """Put a value in place of one that is typed, or before all words; and an option's name."""

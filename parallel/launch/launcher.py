@@ -191,15 +191,14 @@ def _with_files_of_this_folder(options: JobOptions, given: Mapping[str, str]) ->
     These are the names under which ``autogroup`` and Grouping-SGD write them.
     """
     scheme = SCHEMES.get(given.get("--kv-store", ""))
-    needed = {
-        "groups": scheme is not None and scheme.has_groups,
-        "data_sharding": given.get("--data-allocator") == "1",
-    }
-    for name, is_needed in needed.items():
-        if is_needed and getattr(options, name) is None and Path(name).is_file():
-            say(f"--{name.replace('_', '-')} {name}, which is in this folder")
-            options = replace(options, **{name: Path(name)})
-    return options
+    groups, shares = options.groups, options.data_sharding
+    if scheme and scheme.has_groups and not groups and Path("groups").is_file():
+        groups = Path("groups")
+        say("--groups groups, which is in this folder")
+    if given.get("--data-allocator") == "1" and not shares and Path("data_sharding").is_file():
+        shares = Path("data_sharding")
+        say("--data-sharding data_sharding, which is in this folder")
+    return replace(options, groups=groups, data_sharding=shares)
 
 
 def _checked_scheme(options: JobOptions, given: Mapping[str, str]) -> Scheme:

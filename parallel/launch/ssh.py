@@ -113,16 +113,18 @@ def run(work: Coroutine[Any, Any, _Result]) -> _Result:
     """Run work; a signal to stop cancels it, so that it ends its clients, and ends the program."""
     stopped: list[int] = []
 
-    def stop(task: asyncio.Task[Any], number: int) -> None:
-        if not stopped:
-            stopped.append(number)
-            task.cancel()
-
     async def run_stoppable() -> _Result:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def stop(number: int) -> None:
+            if not stopped:
+                stopped.append(number)
+                task.cancel()
+
         for number in _STOP_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, stop, task, number)
+                loop.add_signal_handler(number, stop, number)
         return await work
 
     try:
