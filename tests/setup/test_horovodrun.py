@@ -266,16 +266,12 @@ def test_a_release_is_a_tag_with_the_notes_of_its_version_alone(tmp_path: Path) 
     changes, text = tmp_path / "CHANGELOG.md", CHANGES.format("0.2.0", "2026-11-24", NOTES)
     (tmp_path / "CITATION.cff").write_text(CITATION)
     changes.write_text(text)
-    status, line = release()
-    assert status == 128 and "not a git repository" in line
     script = "git init -q; git config user.name tests; git config user.email t@localhost"
     shell(f"{script}; git add .; git commit -qm release")
     for wrong, said in (
         (f"{text}- More.\n", "CHANGELOG.md differs from the last commit"),
-        (CHANGES.format("0.3.0", "2026-11-24", NOTES), "CITATION.cff has version 0.2.0"),
         (CHANGES.format("0.2.0", "unreleased", NOTES), "0.2.0 is dated (unreleased)"),
         (CHANGES.format("0.2.0", "2026-11-25", NOTES), "and 2026-11-24 as date-released"),
-        ("# Changes\n", "CHANGELOG.md has no section"),
     ):
         changes.write_text(wrong)
         status, line = release()

@@ -254,25 +254,6 @@ def test_a_toolkit_of_another_version_is_refused_first(sandbox, tmp_path, way, v
     assert f"{needs}{version} in {home}: " in said and "set HOROVOD_CUDA_HOME" in said
 
 
-def test_where_toolkits_are_found(sandbox: Sandbox, tmp_path: Path) -> None:
-    said = refused(sandbox, 117)
-    assert "needs the compiler of CUDA 11.7, and there is none: install the CUDA" in said
-    newer = toolkit(tmp_path / "12.1", "12.1")
-    show(sandbox, newer)
-    debian = toolkit(sandbox.system)
-    (debian / "lib").mkdir()
-    libraries = (debian / "lib64").rename(debian / "lib/x86_64-linux-gnu")
-    for place in ("local/cuda", "local/cuda-11.2"):
-        home = toolkit(sandbox.system / place, header="", nccl="")
-        found = built(sandbox, CUDA_HOME=newer)
-        assert found["HOROVOD_CUDA_HOME"] == str(home)
-        assert found["HOROVOD_NCCL_INCLUDE"] == f"{debian}/include"
-        assert found["HOROVOD_NCCL_LIB"] == str(libraries)
-        shutil.rmtree(sandbox.folder / ".venv")
-    said = refused(sandbox, HOROVOD_CUDA_HOME="/nowhere")
-    assert "there is no bin/nvcc in HOROVOD_CUDA_HOME=/nowhere: " in said
-
-
 @pytest.mark.parametrize(
     ("package", "header", "nccl", "refusal"),
     [

@@ -205,13 +205,6 @@ def test_a_command_that_fails(tmp_path: Path) -> None:
             assert re.match(said, "".join(lines)), said
 
 
-def test_a_session_that_the_launcher_ends_says_nothing(tmp_path: Path) -> None:
-    with shell(tmp_path, "sleep 300") as process:
-        session = subprocess.check_output(["pgrep", "-P", str(process.pid)], text=True)
-        os.kill(int(session), signal.SIGTERM)
-        assert process.stdout.readline() == "143\n"
-
-
 @pytest.mark.parametrize("end", ["time", "launcher", "signal"])
 def test_a_session_that_does_not_begin_ends(tmp_path: Path, end: str) -> None:
     ssh = "echo $$ >session\nexec sleep 300\n"
