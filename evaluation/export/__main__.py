@@ -15,14 +15,16 @@ of one.
 from __future__ import annotations
 
 import argparse
+import platform
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
 from evaluation.export import arcface_torch
-from evaluation.export.card import write_card
+from evaluation.export.card import weights_hash, write_card
 from evaluation.export.graph import IR_VERSION, OPSET, Form, to_onnx
 from evaluation.export.writer import HALF, SINGLE
 from evaluation.features import Extract, Images, check_finite
@@ -33,6 +35,7 @@ from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, run_program
 from runtime.files import StagedFiles
 from runtime.process.terminal import print_line
+from runtime.untrusted.onnx_model import import_onnx, import_onnxruntime
 
 if TYPE_CHECKING:
     from backbones.checkpoint import Checkpoint
@@ -112,7 +115,8 @@ def _write_onnx(options: argparse.Namespace) -> None:
     limit = LIMITS[form.dtype] if options.limit is None else options.limit
     difference = _checked(model, found, form, limit, path)
     facts = _facts(found, form, difference)
-    text = write_card(path, model, found.weights, facts, Path(prefix).parent)
+    facts["file"] = f"`{path.name}`, {len(model):,} bytes, SHA-256 `{sha256(model).hexdigest()}`"
+    text = write_card(path.stem, facts, Path(prefix).parent)
     _write({path: model, card: text.encode()})
     sizes = " x ".join(map(str, found.image_shape))
     print_line(
@@ -219,32 +223,35 @@ def largest_difference(
 
 
 def draw_images(count: int, shape: Sequence[int]) -> Images:
-    """Return images of blocks with some noise, uint8 [count, *shape]: the same on every call."""
+    """Return images of random squares, uint8 [count, *shape]: the same on every call."""
     channels, height, width = shape
-    generator = np.random.default_rng(0)
-    rows, columns = -(-height // _BLOCK), -(-width // _BLOCK)
-    blocks = generator.integers(0, 256, (count, channels, rows, columns))
-    whole = blocks.repeat(_BLOCK, axis=2).repeat(_BLOCK, axis=3)[..., :height, :width]
-    noise = generator.integers(-16, 17, whole.shape)
-    return np.clip(whole + noise, 0, 255).astype(np.uint8)
+    squares = (count, channels, -(-height // _BLOCK), -(-width // _BLOCK))
+    drawn = np.random.default_rng(0).integers(0, 256, squares, np.uint8)
+    return drawn.repeat(_BLOCK, axis=2).repeat(_BLOCK, axis=3)[..., :height, :width]
 
 
-def _facts(found: Checkpoint, form: Form, difference: float) -> list[tuple[str, str]]:
+def _facts(found: Checkpoint, form: Form, difference: float) -> dict[str, str]:
     """Return what the model card says of the network: names and values."""
+    from runtime.mxnet import mx
+
+    packages = (mx, np, import_onnx(), import_onnxruntime())
     shape = " x ".join(map(str, found.image_shape))
     result = found.graph["nodes"][found.graph["heads"][0][0]]["name"]
     outputs = found.shapes()[result][-1]
     batch = form.batch_size or "any"
     input_type = "uint8" if form.takes_bytes else SINGLE
     is_classifier = not found.output.startswith("fc1")
-    return [
-        ("input", f"`data`, {input_type}, {batch} x {shape}. {_description(found)}"),
-        ("output", f"`{found.output}`, float32, {batch} x {outputs}"),
-        ("classes" if is_classifier else "embedding", f"{outputs:,}"),
-        ("parameters", f"{found.parameter_count():,}"),
-        ("format", f"ONNX, opset {OPSET}, IR version {IR_VERSION}, {form.dtype}"),
-        ("largest relative difference to MXNet", f"{difference:.1e}, by ONNX Runtime"),
-    ]
+    return {
+        "input": f"`data`, {input_type}, {batch} x {shape}. {_description(found)}",
+        "output": f"`{found.output}`, float32, {batch} x {outputs}",
+        "classes" if is_classifier else "embedding": f"{outputs:,}",
+        "parameters": f"{found.parameter_count():,}",
+        "format": f"ONNX, opset {OPSET}, IR version {IR_VERSION}, {form.dtype}",
+        "largest relative difference to MXNet": f"{difference:.1e}, by ONNX Runtime",
+        "SHA-256 of the weights": f"`{weights_hash(found.weights)}`",
+        "Python": platform.python_version(),
+        **{package.__name__: package.__version__ for package in packages},
+    }
 
 
 def _write(contents: dict[Path, bytes]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from importlib.util import find_spec
@@ -21,7 +21,7 @@ from typing import Optional
 from evaluation.files import writing
 from evaluation.report import elements, figures
 from evaluation.report.elements import Strong
-from evaluation.report.run_files import REPORT, VALIDATION, Record, RunFiles, number, read
+from evaluation.report.run_files import REPORT, Record, RunFiles, number, read
 from evaluation.verification.curves import area_under, equal_error_rate
 from runtime.command_line import Parser
 from runtime.errors import ConfigError
@@ -30,11 +30,9 @@ from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
 
 _COMPARISON = Path("comparison.html")
-_AGAIN = "Made from the files of the run; python -m evaluation.report RUN makes it again."
-# Is different in every run, and its name says so.
-_LEFT_OUT = frozenset(("models_root",))
+_SUBTITLE = ("dataset", "network", "model", "loss", "optimizer")
+_NONE = "–"
 _TAR = "tar_at_far_"
-_PART_COLUMNS = ("ranks", "host", "device", "processor", "processors")
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
@@ -63,197 +61,121 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             "a report needs matplotlib, which is not installed: make env installs it, or pip "
             "install matplotlib in the version of requirements.txt"
         )
-    runs = [read(folder) for folder in options.runs]
-    is_single = len(runs) == 1
-    out = options.out or (runs[0].folder / REPORT if is_single else _COMPARISON)
-    page = write_page(runs[0]) if is_single else write_comparison(runs)
+    runs = with_names([read(folder) for folder in options.runs])
+    out = options.out or (runs[0].folder / REPORT if len(runs) == 1 else _COMPARISON)
     with writing(out, "--out"):
-        write_atomically(out, page.encode())
+        write_atomically(out, write_page(runs).encode())
     print_line(str(out))
 
 
-def write_page(run: RunFiles) -> str:
-    """Return the report of a run as an HTML page."""
-    samples: list[str] = []
-    if run.samples is not None:
-        note = "Of rank 0's first batch, as the network gets them; below each its class."
-        samples = [elements.picture_of(run.samples, "samples", "Training images", note)]
-    versions = run.parts[-1].get("versions") if run.parts else None
-    versions = versions if isinstance(versions, dict) else {}
+def write_page(runs: Sequence[RunFiles]) -> str:
+    """Return the report of a run, or a comparison of several, as an HTML page."""
+    run, names, training = runs[0], [run.name for run in runs], figures.of_training(runs)
+    if len(runs) == 1:
+        kind, said = "Training run", [run.config.get(name) for name in _SUBTITLE]
+        if run.samples is not None:
+            note = "Of rank 0's first batch, as the network gets them; below each its class."
+            training.append(
+                elements.figure("samples", "Training images", "jpeg", run.samples, note)
+            )
+        parts = [{**part, "time": _moment(part)} for part in run.parts]
+        titles = ["", *(f"part {index}" for index in range(1, len(parts) + 1))]
+        about = [
+            elements.section("Time of an update", elements.bar(figures.time_shares(run))),
+            elements.section("Configuration", elements.values(run.config)),
+            elements.section("Parts of the run", elements.table(titles, _rows(parts))),
+        ]
+    else:
+        kind, said = "Comparison of runs", [f"{len(runs)} runs"]
+        options = _rows([run.config for run in runs])
+        differing = [row for row in options if len(set(row[1:])) > 1]
+        table = elements.table(["option", *names], differing)
+        about = [elements.section("Differences in configuration", table)]
+    accuracies = [*figures.of_accuracy(runs), *figures.of_scores(runs)]
     body = [
-        elements.tiles(_tiles(run)),
-        elements.section(
-            "Accuracy",
-            elements.figures([*figures.of_accuracy([run]), *figures.of_scores([run])]),
-            elements.table(["", run.name], _accuracy_rows([run])),
-        ),
-        elements.section("Training", elements.figures([*figures.of_training([run]), *samples])),
-        elements.section("Time of an update", elements.bar(figures.time_shares(run))),
-        elements.section("Configuration", elements.values(run.config)),
-        elements.section("Parts of the run", _parts(run)),
-        elements.section("Versions", elements.values(versions)),
-        f"<footer>{_AGAIN}</footer>",
+        elements.section("Final figures", elements.table(["", *names], final_rows(runs))),
+        elements.section("Accuracy", elements.figures(accuracies)),
+        elements.section("Training", elements.figures(training)),
+        *about,
+        "<footer>Made from the files of each run by python -m evaluation.report RUN.</footer>",
     ]
-    return elements.page("Training run", run.name, _subtitle(run), body)
+    subtitle = " · ".join(one for one in said if isinstance(one, str))
+    return elements.page(kind, " · ".join(names), subtitle, body)
 
 
-def grouped(value: float, digits: int = 0) -> str:
-    """A number with its thousands apart; a dash for NaN."""
-    return f"{value:,.{digits}f}" if math.isfinite(value) else "–"
+def with_names(runs: Sequence[RunFiles]) -> list[RunFiles]:
+    """Return the runs with names that no other has: that of the folder, or its path."""
+    names = [run.name for run in runs]
+    return [
+        replace(run, name=str(run.folder)) if names.count(run.name) > 1 else run for run in runs
+    ]
 
 
-def moment(record: Record) -> str:
-    """When a record was written."""
+def _rows(tables: Sequence[Record]) -> list[list[str]]:
+    """Return a row of each name in some tables, with its value in each."""
+    names = dict.fromkeys(name for table in tables for name in table)
+    return [[name, *(elements.said(table.get(name)) for table in tables)] for name in names]
+
+
+def final_rows(runs: Sequence[RunFiles]) -> list[list[str]]:
+    """Return the rows of the final figures, with a cell for each run."""
+    lasts = [run.training[-1] if run.training else {} for run in runs]
+    rows = [
+        *_accuracy_rows(runs),
+        ["loss of the last report", *(_grouped(number(last, "loss"), 4) for last in lasts)],
+        ["updates", *(f"{figures.last_update(run):,}" for run in runs)],
+        ["images/s, median", *(_grouped(figures.images_per_second(run), 1) for run in runs)],
+        ["time", *(str(figures.duration(run) or _NONE) for run in runs)],
+    ]
+    return [row for row in rows if set(row[1:]) != {_NONE}]
+
+
+def _grouped(value: float, digits: int = 0) -> str:
+    """Return a number with its thousands apart; a dash for NaN."""
+    return f"{value:,.{digits}f}" if math.isfinite(value) else _NONE
+
+
+def _moment(record: Record) -> str:
+    """Return when a record was written."""
     seconds = number(record, "time")
     try:
         return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     except (ValueError, OverflowError, OSError):
-        return "–"
+        return _NONE
 
 
-def last_loss(run: RunFiles) -> str:
-    """The loss of the last report."""
-    return grouped(number(run.training[-1], "loss"), 4) if run.training else "–"
-
-
-def rate(run: RunFiles) -> str:
-    """The images/s of a run."""
-    found = figures.images_per_second(run)
-    return grouped(found, 0 if found >= 100 else 1)
-
-
-def _subtitle(run: RunFiles) -> str:
-    names = ("dataset", "network", "model", "loss", "optimizer")
-    about = [str(run.config[name]) for name in names if isinstance(run.config.get(name), str)]
-    return " · ".join([*about, *map(moment, [*run.parts, *run.training][:1])])
-
-
-def _tiles(run: RunFiles) -> Iterator[tuple[str, str, str]]:
-    for name, records in run.targets.items():
-        last = figures.accuracy(records[-1])
-        note = f"95 %: {last.low:.4f} to {last.high:.4f}" if math.isfinite(last.low) else ""
-        label = "validation accuracy" if name == VALIDATION else f"accuracy {name}"
-        yield label, grouped(last.value, 4), note
-    last_update = figures.last_update(run)
-    part = run.parts[-1] if run.parts else {}
-    total, ranks = number(part, "total_updates"), number(part, "ranks")
-    yield "updates", f"{last_update:,}", f"of {total:,.0f}" if math.isfinite(total) else ""
-    yield "loss", last_loss(run), "of the last report"
-    yield "images/s", rate(run), "median of the reports, all ranks"
-    seconds = figures.duration(run)
-    if seconds is not None:
-        parts = len(run.parts)
-        yield "time", str(seconds), f"in {parts} parts" if parts > 1 else "in one part"
-    if math.isfinite(ranks):
-        yield "ranks", f"{ranks:.0f}", str(part.get("device", ""))
-
-
-def tar_at_far(record: Record) -> str:
+def _tar_at_far(record: Record) -> str:
     """The true accept rates of a verification."""
     found = [
-        f"{grouped(number(record, name), 4)} @ {name.removeprefix(_TAR)}"
+        f"{_grouped(number(record, name), 4)} @ {name.removeprefix(_TAR)}"
         for name in record
         if name.startswith(_TAR)
     ]
-    return ", ".join(found) or "–"
+    return ", ".join(found) or _NONE
 
 
 def _best(records: Sequence[Record]) -> str:
-    """Return the best accuracy that is a number, and its update."""
-
-    def known(record: Record) -> float:
-        accuracy = number(record, "accuracy")
-        return accuracy if math.isfinite(accuracy) else -math.inf
-
-    best = max(records, key=known, default=None)
-    return f"{grouped(number(best, 'accuracy'), 4)} at {best['update']:,}" if best else "–"
-
-
-def _parts(run: RunFiles) -> str:
-    titles = ["started", "from update", *_PART_COLUMNS]
-    rows = [
-        [moment(part), f"{part['update']:,}", *(part.get(name, "–") for name in _PART_COLUMNS)]
-        for part in run.parts
-    ]
-    command = run.parts[-1].get("command") if run.parts else None
-    shown = f'<p class="muted">Last command: <code>{elements.text(command)}</code></p>'
-    return elements.table(titles, rows) + (shown if isinstance(command, str) else "")
-
-
-def write_comparison(runs: Sequence[RunFiles]) -> str:
-    """Return a page about several runs."""
-    runs = with_names(runs)
-    names = [run.name for run in runs]
-    differences = _differences(runs)
-    body = [
-        elements.section("Final figures", elements.table(["", *names], _final_rows(runs))),
-        elements.section(
-            "Differences in configuration",
-            elements.table(["option", *names], differences)
-            or '<p class="muted">None: all options are the same.</p>',
-        ),
-        elements.section(
-            "Accuracy", elements.figures([*figures.of_accuracy(runs), *figures.of_scores(runs)])
-        ),
-        elements.section("Training", elements.figures(figures.of_training(runs))),
-        "<footer>Made from the files of the runs by python -m evaluation.report.</footer>",
-    ]
-    title = " · ".join(names)
-    return elements.page("Comparison of runs", title, f"{len(runs)} runs", body)
-
-
-def with_names(runs: Sequence[RunFiles]) -> list[RunFiles]:
-    """Each run once, with a name that no other has: that of its folder, or its path."""
-    kept = list({run.folder: run for run in runs}.values())
-    names = [run.name for run in kept]
-    return [
-        replace(run, name=str(run.folder)) if names.count(run.name) > 1 else run for run in kept
-    ]
-
-
-def _differences(runs: Sequence[RunFiles]) -> list[list[str]]:
-    options = dict.fromkeys(name for run in runs for name in run.config)
-    missing = "no such option"
-    rows = []
-    for option in (name for name in options if name not in _LEFT_OUT):
-        found = [run.config.get(option, missing) for run in runs]
-        if any(one != found[0] for one in found):
-            rows.append([option, *map(elements.said, found)])
-    return rows
+    best = figures.best(records)
+    return f"{best['accuracy']:.4f} at {best['update']:,}" if best else _NONE
 
 
 def _accuracy_rows(runs: Sequence[RunFiles]) -> list[list[str]]:
-    """Return the rows of each set, with a cell for each run."""
     rows: list[list[str]] = []
     for name in dict.fromkeys(name for run in runs for name in run.targets):
-        lasts = [run.targets[name][-1] if name in run.targets else {} for run in runs]
+        found = [run.targets.get(name, ()) for run in runs]
+        lasts = [records[-1] if records else {} for records in found]
         accuracies = [figures.accuracy(last) for last in lasts]
         largest = max((one.value for one in accuracies if math.isfinite(one.value)), default=0.0)
-        shown = [
-            Strong(one) if one.value == largest and len(runs) > 1 else str(one)
-            for one in accuracies
-        ]
+        shown = [Strong(one) if one.value == largest else str(one) for one in accuracies]
         rows.append([f"accuracy {name}, 95 % interval", *shown])
-        rows.append([f"best accuracy {name}", *(_best(run.targets.get(name, ())) for run in runs)])
-        if any(key.startswith(_TAR) for last in lasts for key in last):
-            rows.append([f"TAR@FAR {name}", *map(tar_at_far, lasts)])
+        rows.append([f"best accuracy {name}", *map(_best, found)])
+        rows.append([f"TAR@FAR {name}", *map(_tar_at_far, lasts)])
         scores = [run.scores.get(name) for run in runs]
         curves = [None if one is None else figures.curve_of(one) for one in scores]
         for label, measure in (("area under ROC", area_under), ("equal error", equal_error_rate)):
-            cells = ["–" if one is None else f"{measure(one):.4f}" for one in curves]
-            if any(curves):
-                rows.append([f"{label} {name}", *cells])
+            cells = (_NONE if one is None else f"{measure(one):.4f}" for one in curves)
+            rows.append([f"{label} {name}", *cells])
     return rows
-
-
-def _final_rows(runs: Sequence[RunFiles]) -> list[list[str]]:
-    return [
-        *_accuracy_rows(runs),
-        ["loss of the last report", *map(last_loss, runs)],
-        ["updates", *(f"{figures.last_update(run):,}" for run in runs)],
-        ["images/s, median", *map(rate, runs)],
-        ["time", *(str(figures.duration(run) or "–") for run in runs)],
-    ]
 
 
 if __name__ == "__main__":

@@ -1,17 +1,13 @@
-"""The charts of a report: lines with intervals, ROC curves, histograms; as SVG for HTML.
+"""The charts of a report: lines with intervals, ROC curves, histograms; as SVG.
 
-The page shows them in light and dark colors and at any width, so an SVG has no colors and no size
-of its own: matplotlib draws with numbers in place of colors, which become variables of the page's
-style, and text stays text in the page's font. All charts have one size, which is about that of a
-telephone; a wide screen shows several side by side. No text of a run gets into a chart: its names
-are in the legends, which are HTML.
+The page shows them in light and dark, with inverted colors, and at any width. All charts have one
+size, which is about that of a telephone; a wide screen shows several side by side. No text of a run
+gets into a chart: its names are in the legends, which are HTML.
 """
 
 from __future__ import annotations
 
-import html
 import io
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -25,8 +21,7 @@ if TYPE_CHECKING:
 
 Numbers = NDArray[np.float64]
 
-# #0000xy becomes the variable --cxy of the page.
-_INK, _MUTED, _GRID = "#000001", "#000002", "#000003"
+_INK, _MUTED, _GRID = "#1b2430", "#566272", "#dde2e8"
 _INCHES = (4.7, 3.0)
 _POINTS = 400
 _BINS = 50
@@ -91,12 +86,12 @@ def lines(
         for mark in marks:
             axes.axvline(mark, color=_MUTED, linewidth=1, linestyle=(0, (2, 3)))
         for one in series:
-            color = _color(one.place)
+            color = elements.color(one.place)
             if one.low is not None and one.high is not None:
                 axes.fill_between(one.x, one.low, one.high, color=color, alpha=0.18, linewidth=0)
             marker = "o" if len(one.x) <= 40 else ""
-            points = _thinned(one.x, one.y)
-            axes.plot(*points, color=color, linewidth=1.8, marker=marker, markersize=3)
+            x, y = _thinned(one.x), _thinned(one.y)
+            axes.plot(x, y, color=color, linewidth=1.8, marker=marker, markersize=3)
         axes.xaxis.set_major_locator(ticker.MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
         axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
         axes.yaxis.set_major_locator(ticker.MaxNLocator(nbins=6))
@@ -112,7 +107,7 @@ def curves_of_rates(frame: Frame, series: Sequence[Series], smallest: float) -> 
     def plot(axes: Axes, ticker: Any) -> None:
         for one in series:
             shown = one.x >= smallest
-            axes.plot(one.x[shown], one.y[shown], color=_color(one.place), linewidth=1.8)
+            axes.plot(one.x[shown], one.y[shown], color=elements.color(one.place), linewidth=1.8)
         diagonal = np.geomspace(smallest, 1, 50)
         axes.plot(diagonal, diagonal, color=_MUTED, linewidth=1, linestyle=(0, (2, 3)))
         axes.set_xscale("log")
@@ -124,74 +119,50 @@ def curves_of_rates(frame: Frame, series: Sequence[Series], smallest: float) -> 
     return _draw(frame, plot, {one.label: one.place for one in series})
 
 
-def histograms(frame: Frame, groups: Sequence[tuple[str, Numbers]]) -> str:
+def histograms(frame: Frame, groups: Mapping[str, Numbers]) -> str:
     """Return the histogram of each group in one chart; each has the area 1."""
 
     def plot(axes: Axes, ticker: Any) -> None:
-        everything = np.concatenate([values for _, values in groups])
+        everything = np.concatenate([*groups.values()])
         low, high = float(everything.min()), float(everything.max())
         edges = np.linspace(low, max(high, low + 1e-6), _BINS + 1)
-        for index, (_, values) in enumerate(groups):
+        for index, values in enumerate(groups.values()):
             heights = np.histogram(values, edges)[0] / len(values)
-            axes.stairs(heights, edges, fill=True, color=_color(index), alpha=0.35)
-            axes.stairs(heights, edges, color=_color(index), linewidth=1.4)
+            axes.stairs(heights, edges, fill=True, color=elements.color(index), alpha=0.35)
+            axes.stairs(heights, edges, color=elements.color(index), linewidth=1.4)
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, symbol=" %"))
 
-    return _draw(frame, plot, {name: index for index, (name, _) in enumerate(groups)})
+    return _draw(frame, plot, {name: index for index, name in enumerate(groups)})
 
 
 def _draw(frame: Frame, plot: Callable[[Axes, Any], None], legend: Mapping[str, int]) -> str:
     # Importing matplotlib takes longer than a wrong option may take to be answered.
     import matplotlib
     from matplotlib import ticker
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     settings = {
-        "svg.fonttype": "none", "svg.hashsalt": frame.name, "font.size": _FONT,
+        "svg.fonttype": "none", "font.size": _FONT,
         "text.color": _INK, "axes.labelcolor": _MUTED, "axes.edgecolor": _GRID,
         "xtick.color": _GRID, "ytick.color": _GRID,
         "xtick.labelcolor": _MUTED, "ytick.labelcolor": _MUTED,
         "axes.spines.top": False, "axes.spines.right": False,
         "axes.grid": True, "axes.axisbelow": True, "grid.color": _GRID, "grid.linewidth": 0.6,
     }  # fmt: skip
-    target = io.StringIO()
+    target = io.BytesIO()
     with matplotlib.rc_context(settings):
         figure = Figure(figsize=_INCHES, layout="constrained")
-        FigureCanvasSVG(figure)
         axes = figure.add_subplot(xlabel=frame.x, ylabel=frame.y)
         plot(axes, ticker)
-        names = ("Date", "Creator", "Format", "Type")
-        figure.savefig(target, format="svg", transparent=True, metadata=dict.fromkeys(names))
-    content = _for_page(target.getvalue(), frame) + elements.legend(legend)
-    return elements.figure(frame.name, frame.title, content, frame.note)
+        figure.savefig(target, format="svg", transparent=True)
+    return elements.figure(
+        frame.name, frame.title, "svg+xml", target.getvalue(), frame.note, elements.legend(legend)
+    )
 
 
-def _for_page(svg: str, frame: Frame) -> str:
-    """The SVG as a part of an HTML page: colors and fonts of the page, identifiers of its own."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
-    box = re.search(r'viewBox="[-\d. ]+"', svg)
-    assert box, "matplotlib writes one"
-    svg = svg[svg.index(">") + 1 :]
-    svg = re.sub(r"#0000([0-9a-f]{2})\b", r"var(--c\1)", svg)
-    svg = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", svg)
-    svg = re.sub(r'\bid="', f'id="{frame.name}-', svg)
-    svg = svg.replace("url(#", f"url(#{frame.name}-")
-    svg = svg.replace('xlink:href="#', f'href="#{frame.name}-')
-    return f'<svg {box[0]} role="img" aria-label="{html.escape(frame.title)}">{svg}'
-
-
-def _color(index: int) -> str:
-    return f"#0000{elements.FIRST_COLOR + index % elements.COLORS:02x}"
-
-
-def _thinned(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
-    """Return at most ``_POINTS`` points, each the mean of those that it stands for."""
-    if len(x) <= _POINTS:
-        return x, y
-    starts = np.linspace(0, len(x), _POINTS, endpoint=False).astype(np.int64)
-    sizes = np.diff([*starts.tolist(), len(x)])
-    return np.add.reduceat(x, starts) / sizes, np.add.reduceat(y, starts) / sizes
+def _thinned(values: Numbers) -> Numbers:
+    """Return at most ``_POINTS`` means of as many values each; the first that are over go."""
+    each = max(1, -(-len(values) // _POINTS))
+    means: Numbers = values[len(values) % each :].reshape(-1, each).mean(axis=1)
+    return means

@@ -10,18 +10,15 @@ import base64
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from runtime.files import read_text
 from runtime.process.terminal import printable
 
-_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; img-src {}; base-uri 'none'; form-action 'none'"
-)
-COLORS, FIRST_COLOR = 8, 0x10
-"""Colors of series, and the number in the name of the first one's variable."""
+_COLORS = "#2268d1 #cf6a10 #1a8a4a #8646d6 #c42a6b #0d8080 #8f5a1e #5a6878".split()
 # What a report of many options or runs may say of one value.
-_LONGEST_VALUE = 300
+_LONGEST_VALUE = 1000
 
 
 def text(value: Any) -> str:
@@ -42,18 +39,14 @@ def page(kind: str, title: str, subtitle: str, body: Iterable[str], images: str 
         body: elements.
         images: the sources of pictures that the browser may load.
     """
-    style = read_text(Path(__file__).with_name("style.css"))
-    parts = [
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY.format(images)}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{text(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>",
-        f'<header><div class="kind">{text(kind)}</div><h1>{text(title)}</h1>',
-        f'<p class="muted">{text(subtitle)}</p></header>',
-        *body,
-        "</main>\n</body>\n</html>\n",
-    ]
-    return "\n".join(parts)
+    template = Template(read_text(Path(__file__).with_name("page.html")))
+    return template.substitute(
+        kind=text(kind),
+        title=text(title),
+        subtitle=text(subtitle),
+        body="\n".join(body),
+        images=images,
+    )
 
 
 def section(title: str, *body: str) -> str:
@@ -62,32 +55,23 @@ def section(title: str, *body: str) -> str:
     return f"<section>\n<h2>{text(title)}</h2>\n{shown}\n</section>" if shown else ""
 
 
-def tiles(chosen: Iterable[tuple[str, str, str]]) -> str:
-    """Return the numbers that are seen first: label, value and note of each."""
-    cells = [
-        f'<div class="tile"><div class="label">{text(label)}</div>'
-        f'<div class="value">{text(value)}</div><div class="note">{text(note)}</div></div>'
-        for label, value, note in chosen
-    ]
-    return f'<div class="tiles">{"".join(cells)}</div>'
-
-
 def figures(drawn: Sequence[str]) -> str:
     """Return figures side by side; nothing without any."""
     return f'<div class="figures">{"".join(drawn)}</div>' if drawn else ""
 
 
-def figure(name: str, title: str, content: str, note: str) -> str:
-    """Return a figure of some elements, with a title above and a note below."""
+def figure(name: str, title: str, kind: str, content: bytes, note: str, below: str = "") -> str:
+    """Return a figure: an image with a title above, and elements and a note below."""
+    source = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
     return (
-        f'<figure id="{name}"><h3>{text(title)}</h3>{content}'
-        f"<figcaption>{text(note)}</figcaption></figure>"
+        f'<figure id="{name}"><h3>{text(title)}</h3><img alt="{text(title)}" src="{source}">'
+        f"{below}<figcaption>{text(note)}</figcaption></figure>"
     )
 
 
 def color(index: int) -> str:
     """Return the color of a series."""
-    return f"var(--c{FIRST_COLOR + index % COLORS:02x})"
+    return _COLORS[index % len(_COLORS)]
 
 
 def legend(places: Mapping[str, int]) -> str:
@@ -97,13 +81,6 @@ def legend(places: Mapping[str, int]) -> str:
         for label, place in places.items()
     ]
     return f'<ul class="legend">{"".join(items)}</ul>' if items else ""
-
-
-def picture_of(jpeg: bytes, name: str, title: str, note: str) -> str:
-    """Return a figure with an image."""
-    source = base64.b64encode(jpeg).decode()
-    image = f'<img alt="{text(title)}" src="data:image/jpeg;base64,{source}">'
-    return figure(name, title, image, note)
 
 
 def bar(shares: Mapping[str, float]) -> str:
@@ -152,9 +129,11 @@ def values(chosen: Mapping[str, Any]) -> str:
 
 
 def said(value: Any) -> str:
-    """Return a value as it is typed on a command line."""
+    """Return a value as it is typed on a command line; of a table the names as well."""
     if value is None or value in ("", []):
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, dict):
+        value = [f"{name} {one}" for name, one in value.items()]
     return ",".join(map(said, value)) if isinstance(value, list) else str(value)

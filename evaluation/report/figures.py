@@ -62,6 +62,12 @@ def accuracy(record: Record) -> Interval:
     return Interval(value, max(value - half, 0.0), min(value + half, 1.0))
 
 
+def best(records: Sequence[Record]) -> Optional[Record]:
+    """Return the record of the largest accuracy; None if no accuracy is a number."""
+    known = [record for record in records if math.isfinite(number(record, "accuracy"))]
+    return max(known, key=lambda record: float(record["accuracy"]), default=None)
+
+
 def _wilson(share: float, count: float) -> Interval:
     square = _NORMAL**2 / count
     center = (share + square / 2) / (1 + square)
@@ -80,43 +86,33 @@ def time_shares(run: RunFiles) -> dict[str, float]:
     As in the log, the first report counts only if there is no other: it compiles.
     """
     records = run.training[1:] or run.training
-    updates = np.diff(column(run.training, _UPDATE)) if records[1:] else 1
-    with np.errstate(divide="ignore", over="ignore"):
-        seconds = updates / column(records, "images_per_second")
-    # But for a common factor, the images of an update.
-    seconds = np.where(np.isfinite(seconds) & (seconds > 0), seconds, 0.0)
-    if not seconds.any():
+    rates = column(records, "images_per_second")
+    known = rates > 0
+    if not known.any():
         return {}
-    weights = seconds / seconds.sum()
-    found = {part: float(column(records, part) @ weights) for part in PARTS}
+    # An update takes as much longer as its rate is lower.
+    found = {
+        part: float(np.average(column(records, part)[known], weights=1 / rates[known]))
+        for part in PARTS
+    }
     found = {part: share for part, share in found.items() if share > 0}
     return {**found, REST: max(0.0, 1 - sum(found.values()))}
 
 
 def images_per_second(run: RunFiles) -> float:
     """The median of the reports, without the first, which compiles; NaN without any."""
-    rates = _finite(column(run.training[1:] or run.training, "images_per_second"))
-    return float(np.median(rates)) if len(rates) else math.nan
+    rates = column(run.training[1:] or run.training, "images_per_second")
+    return float(np.median(rates[np.isfinite(rates)])) if np.isfinite(rates).any() else math.nan
 
 
 def duration(run: RunFiles) -> Optional[timedelta]:
-    """The time from each start to the last record before the next one."""
-    stamps = [record for records in run.targets.values() for record in records]
-    times = _finite(column([*run.training, *stamps], "time"))
-    if not len(times):
-        return None
-    starts = np.sort(_finite(column(run.parts, "time")))
-    starts = starts if len(starts) else times.min(keepdims=True)
-    total = 0.0
-    for start, stop in zip(starts, [*starts[1:], math.inf]):
-        within = times[(times >= start) & (times < stop)]
-        total += float(within.max() - start) if len(within) else 0.0
-    return timedelta(seconds=round(total))
-
-
-def _finite(values: Numbers) -> Numbers:
-    finite: Numbers = values[np.isfinite(values)]
-    return finite
+    """The time of all parts, each from its start to its last record."""
+    records = [*run.training, *(one for found in run.targets.values() for one in found)]
+    stamps = [(number(one, "time"), False) for one in records]
+    stamps += [(number(part, "time"), True) for part in run.parts]
+    known = sorted(stamp for stamp in stamps if math.isfinite(stamp[0]))
+    spent = [later - time for (time, _), (later, starts) in zip(known, known[1:]) if not starts]
+    return timedelta(seconds=round(sum(spent))) if spent else None
 
 
 def last_update(run: RunFiles) -> int:
@@ -153,7 +149,7 @@ def of_accuracy(runs: Sequence[RunFiles]) -> list[str]:
         title = "Validation" if is_validation else f"Verification of {name}"
         note = "Bands: 95 % intervals (Wilson)." if is_validation else _FOLDS_NOTE
         frame = Frame(f"accuracy-{index}", title, _UPDATE, "accuracy", note)
-        shown = [_accuracy_series(*curve) for curve in curves]
+        shown = [_series(*curve, "accuracy") for curve in curves]
         losses = [_series(*curve, "loss") for curve in curves]
         if is_validation and len(runs) == 1:
             records = runs[0].targets[VALIDATION]
@@ -170,21 +166,22 @@ def of_accuracy(runs: Sequence[RunFiles]) -> list[str]:
 def of_scores(runs: Sequence[RunFiles]) -> list[str]:
     """ROC curves of the last verification, one chart per set; of one run also histograms."""
     pictures = []
-    for index, (name, curves) in enumerate(_charts(runs, [run.scores for run in runs])):
+    note = "Pairs of the last verification."
+    for index, (name, found) in enumerate(_charts(runs, [run.scores for run in runs])):
+        axes = ("false accept rate", "true accept rate")
+        frame = Frame(f"roc-{index}", f"ROC of {name}", *axes, f"{note} Dotted: chance.")
+        curves = {label: (place, curve_of(scores)) for label, place, scores in found}
+        shown = [Series(label, place, one.far, one.tar) for label, (place, one) in curves.items()]
         # The rate of one pair, as a power of ten.
-        most = max(int(np.sum(scores[:, 1] == 0)) for *_, scores in curves)
-        smallest = float(10.0 ** math.floor(math.log10(1 / most)))
-        note = "Pairs of the last verification. Dotted: chance."
-        frame = Frame(
-            f"roc-{index}", f"ROC of {name}", "false accept rate", "true accept rate", note
-        )
-        shown = []
-        for label, place, scores in curves:
-            far, tar, _ = curve_of(scores)
-            shown.append(Series(label, place, far, tar))
-        pictures.append(curves_of_rates(frame, shown, smallest))
+        most = max(one.different for _, one in curves.values())
+        pictures.append(curves_of_rates(frame, shown, 10.0 ** math.floor(math.log10(1 / most))))
         if len(runs) == 1:
-            pictures.append(_histogram(index, name, runs[0].scores[name]))
+            ((_, _, scores),) = found
+            axes = ("cosine of a pair", "share of its kind")
+            frame = Frame(f"scores-{index}", f"Scores of {name}", *axes, note)
+            same = scores[:, 1] == 1
+            groups = {"same person": scores[same, 0], "different people": scores[~same, 0]}
+            pictures.append(histograms(frame, groups))
     return pictures
 
 
@@ -200,27 +197,10 @@ def _charts(
         yield name, [(run.name, place, one[name]) for place, (run, one) in of_runs if name in one]
 
 
-def _histogram(index: int, name: str, scores: Numbers) -> str:
-    frame = Frame(
-        f"scores-{index}", f"Scores of {name}", "cosine of a pair", "share of its kind",
-        "Pairs of the last verification.",
-    )  # fmt: skip
-    same = scores[:, 1] == 1
-    groups = [("same person", scores[same, 0]), ("different people", scores[~same, 0])]
-    return histograms(frame, groups)
-
-
 def _series(label: str, place: int, records: Sequence[Record], name: str) -> Series:
-    x, y = column(records, _UPDATE), column(records, name)
-    known = np.isfinite(y)
-    return Series(label, place, x[known], y[known])
-
-
-def _accuracy_series(label: str, place: int, records: Sequence[Record]) -> Series:
-    found = [accuracy(record) for record in records]
-    values = np.array(found, np.float64).reshape(-1, 3)
+    """Return the numbers of one name that are known; of accuracies with their intervals."""
+    values = column(records, name)[:, np.newaxis]
+    if name == "accuracy":
+        values = np.array([accuracy(record) for record in records], np.float64).reshape(-1, 3)
     known = np.isfinite(values[:, 0])
-    x, (y, low, high) = column(records, _UPDATE)[known], values[known].T
-    if not np.isfinite(low).all():
-        return Series(label, place, x, y)
-    return Series(label, place, x, y, low, high)
+    return Series(label, place, column(records, _UPDATE)[known], *values[known].T)

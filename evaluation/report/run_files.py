@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -34,6 +34,7 @@ SAMPLES = "samples.jpg"
 _SCORES = "scores-{}.npy"
 
 Record = Mapping[str, Any]
+Content = TypeVar("Content")
 
 _JPEG = b"\xff\xd8\xff"
 _LONGEST_PICTURE = 8 << 20
@@ -72,7 +73,7 @@ class RunFiles:
 
 
 def scores_file(target: str) -> str:
-    """The name of the file with the scores of a verification set."""
+    """Return the name of the file with the scores of a verification set."""
     return _SCORES.format(quote(target, safe=""))
 
 
@@ -87,139 +88,100 @@ def read(folder: Path) -> RunFiles:
             f"{folder} is no folder of a run: it has no {METRICS}; give the folder that the first "
             "lines of the run name (--models-root), such as models/synthetic-tiny after make train"
         )
-    training, targets = read_metrics(folder)
-    scores = {name: _read_scores(folder / FOLDER / scores_file(name)) for name in targets}
+    records = _latest(_read(folder / METRICS, _records, []))
+    targets: dict[str, list[Record]] = {}
+    for record in records:
+        if "target" in record:
+            targets.setdefault(str(record["target"]), []).append(record)
+    report = folder / FOLDER
+    scores = {name: _read(report / scores_file(name), _scores, None) for name in targets}
     return RunFiles(
         folder=folder,
-        config=read_config(folder),
-        training=training,
+        config=_read(folder / CONFIG, lambda path: _table(read_text(path)), {}),
+        training=[record for record in records if "target" not in record],
         targets=targets,
-        scores={name: found for name, found in scores.items() if len(found)},
-        samples=_read_picture(folder / FOLDER / SAMPLES),
-        parts=_records(folder / FOLDER / PARTS),
+        scores={name: found for name, found in scores.items() if found is not None},
+        samples=_read(report / SAMPLES, _picture, None),
+        parts=_read(report / PARTS, _records, []),
         name=os.path.basename(os.path.realpath(folder)),
     )
 
 
 def column(records: Sequence[Record], name: str) -> NDArray[np.float64]:
-    """The numbers of one name, NaN where there is none: float64 [len(records)]."""
+    """Return the numbers of one name, NaN where there is none: float64 [len(records)]."""
     return np.array([number(record, name) for record in records], np.float64)
 
 
 def number(record: Record, name: str) -> float:
-    """A number of a record; NaN if there is none that can be drawn."""
+    """Return a number of a record; NaN if there is none that can be drawn."""
     value: Any = record.get(name)
-    return float(value) if _is_number(value) else math.nan
-
-
-def _is_number(value: Any) -> bool:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and abs(value) < _LARGEST
+    return float(value) if is_number and abs(value) < _LARGEST else math.nan
 
 
-def _split(records: Sequence[Record]) -> tuple[list[Record], dict[str, list[Record]]]:
-    """The reports of updates, and the verifications of each set.
+def _latest(records: Sequence[Record]) -> list[Record]:
+    """Return each report and verification once, in order.
 
     A run that was killed goes on from a checkpoint, and makes and reports some updates again: the
     later report counts. So does that of a run which began anew in the same folder.
     """
-    training: list[Record] = []
-    targets: dict[str, list[Record]] = {}
+    kept: dict[tuple[int, bool, str], Record] = {}
     for record in records:
-        if "target" in record:
-            known = targets.setdefault(str(record["target"]), [])
-            _forget_from(known, record["update"])
-            _forget_from(training, record["update"] + 1)
-            known.append(record)
-        else:
-            for known in targets.values():
-                # One after the same update came behind its report.
-                _forget_from(known, record["update"])
-            _forget_from(training, record["update"])
-            training.append(record)
-    return training, {name: known for name, known in targets.items() if known}
+        # A verification comes after the report of its update.
+        place = record["update"], "target" in record
+        while kept and next(reversed(kept))[:2] > place:
+            kept.popitem()
+        kept[(*place, str(record.get("target")))] = record
+    return list(kept.values())
 
 
-def _forget_from(records: list[Record], update: int) -> None:
-    while records and records[-1]["update"] >= update:
-        records.pop()
-
-
-def read_config(folder: Path) -> Record:
-    """The options of a run; none if they are not there. ``DataError``: the file is damaged."""
-    found = _tables(folder / CONFIG, is_whole=True)
-    return found[0] if found else {}
-
-
-def read_metrics(folder: Path) -> tuple[Sequence[Record], Mapping[str, Sequence[Record]]]:
-    """The reports of updates, and the verifications of each set, in order; each update once.
-
-    Raises:
-        DataError: the file is damaged.
-    """
-    return _split(_records(folder / METRICS))
-
-
-def _tables(path: Path, *, is_whole: bool) -> list[Record]:
-    """The tables of a file, of which there is one per line unless it is a whole one."""
+def _read(path: Path, parse: Callable[[Path], Content], missing: Content) -> Content:
+    """Return what a file has, or ``missing``; ``parse`` raises ``ValueError`` if it is damaged."""
     if not os.path.isfile(path):
-        return []
+        return missing
     try:
-        text = read_text(path)
-        # The last line may be cut off in the copy of a run that is still writing.
-        parts = [text] if is_whole else text.split("\n")[:-1]
-        # Nested deeply, what can be read here could still not be shown.
-        is_flat = all(part.count("[") + part.count("{") <= _MOST_BRACKETS for part in parts)
-        found = [json.loads(part) for part in parts if part.strip()] if is_flat else [None]
+        return parse(path)
     except (OSError, ValueError, RecursionError):
-        found = [None]
-    if not all(isinstance(record, dict) for record in found):
-        raise _damaged(path)
+        raise DataError(
+            f"{path} is damaged, and what is written from it would be wrong; copy it again, or "
+            "move it away"
+        ) from None
+
+
+def _table(text: str) -> Record:
+    found = json.loads(text)
+    # Nested deeply, what can be read here could still not be shown.
+    _require(isinstance(found, dict) and text.count("[") + text.count("{") <= _MOST_BRACKETS)
+    return dict(found)
+
+
+def _records(path: Path) -> list[Record]:
+    """Return the tables of a file with one per line, each of an update."""
+    # The last line may be cut off in the copy of a run that is still writing.
+    lines = read_text(path).split("\n")[:-1]
+    found = [_table(line) for line in lines if line.strip()]
+    for record in found:
+        update = record.get("update")
+        _require(isinstance(update, int) and 0 <= update < _LARGEST)
     return found
 
 
-def _records(path: Path) -> Sequence[Record]:
-    """The tables of a file with one per line, each of an update."""
-    records = _tables(path, is_whole=False)
-    for record in records:
-        update = record.get("update")
-        if not (_is_number(update) and isinstance(update, int) and 0 <= update < 2**53):
-            raise _damaged(path)
-    return records
-
-
-def _read_scores(path: Path) -> NDArray[np.float64]:
-    """The scores [P, 2] of a file; none if it is not there, or has pairs of one kind only."""
-    none = np.zeros((0, 2))
-    if not os.path.isfile(path):
-        return none
-    try:
-        found = map_floats(path)
-    except OSError:
-        found = None
-    if found is None or found.shape[1] != 2:
-        raise _damaged(path)
+def _scores(path: Path) -> Optional[NDArray[np.float64]]:
+    """Return the scores [P, 2] of a file; None if it has pairs of one kind only."""
+    found = map_floats(path)
+    _require(found is not None and found.shape[1] == 2)
     scores = np.array(found, np.float64)
-    are_cosines = np.abs(scores[:, 0]) <= _LARGEST_COSINE
-    if not np.isin(scores[:, 1], (0, 1)).all() or not are_cosines.all():
-        raise _damaged(path)
-    return scores if len(np.unique(scores[:, 1])) == 2 else none
+    is_right = (np.abs(scores[:, 0]) <= _LARGEST_COSINE) & np.isin(scores[:, 1], (0, 1))
+    _require(bool(is_right.all()))
+    return scores if len(np.unique(scores[:, 1])) == 2 else None
 
 
-def _read_picture(path: Path) -> Optional[bytes]:
-    if not os.path.isfile(path):
-        return None
-    try:
-        content = read_file(path, _LONGEST_PICTURE)
-    except OSError:
-        content = b""
-    if not content.startswith(_JPEG):
-        raise _damaged(path)
+def _picture(path: Path) -> bytes:
+    content = read_file(path, _LONGEST_PICTURE)
+    _require(content.startswith(_JPEG))
     return content
 
 
-def _damaged(path: Path) -> DataError:
-    return DataError(
-        f"{path} is damaged, and what is written from it would be wrong; copy it again, or move it "
-        "away"
-    )
+def _require(is_right: bool) -> None:
+    if not is_right:
+        raise ValueError

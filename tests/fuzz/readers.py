@@ -284,11 +284,9 @@ def _metrics_seeds(folder: Path) -> list[bytes]:
 def _use_metrics(path: Path) -> None:
     """Write the numbers of a report, and of a model card."""
     found = run_files.read(path.parent)
-    for records in found.targets.values():
-        [(str(figures.accuracy(record)), pages.tar_at_far(record)) for record in records]
+    pages.final_rows([found])
     figures.time_shares(found)
-    pages.rate(found), pages.last_loss(found), figures.duration(found)
-    card.write_card(Path("net.onnx"), b"", {}, [], path.parent)
+    card.write_card("net", {}, path.parent)
 
 
 _PROPERTIES = of(b"3,8,8\n", b"85742,112,112\nextra\n", b"3,8,8")

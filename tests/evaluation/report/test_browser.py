@@ -19,15 +19,10 @@ pytestmark = [
 
 LONG = "a-name-" * 30
 _CHARTS = """
-return [...document.querySelectorAll("figure")].map(figure => {
-    const picture = figure.querySelector("svg, img").getBoundingClientRect();
-    const text = figure.querySelector("svg text");
-    return {
-        name: figure.id, left: picture.left, right: picture.right, height: picture.height,
-        loaded: [...figure.querySelectorAll("img")].every(image => image.naturalWidth > 0),
-        text: text ? text.getBoundingClientRect().height : 99,
-        color: text ? getComputedStyle(text).fill : "",
-    };
+return [...document.querySelectorAll("figure img")].map(picture => {
+    const {left, right, height} = picture.getBoundingClientRect();
+    const {filter} = getComputedStyle(picture);
+    return {left, right, height, filter, loaded: picture.naturalWidth > 0};
 });
 """
 _WIDTHS = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
@@ -63,12 +58,11 @@ def test_a_page_can_be_read(chromium: Browser, pages: Path, name, charts, width)
     for chart in found:
         assert chart["loaded"] and chart["height"] > 150, chart
         assert 0 <= chart["left"] < chart["right"] <= window, chart
-        assert chart["text"] >= 9, chart
 
 
 def test_light_and_dark(chromium: Browser, pages: Path) -> None:
     seen = {}
     for scheme in ("light", "dark"):
         chromium.open(pages / "faces.html", width=1280, scheme=scheme)
-        seen[scheme] = chromium.ask(_BACKGROUND), chromium.ask(_CHARTS)[0]["color"]
+        seen[scheme] = chromium.ask(_BACKGROUND), chromium.ask(_CHARTS)[0]["filter"]
     assert seen["light"][0] != seen["dark"][0] and seen["light"][1] != seen["dark"][1]
