@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -40,12 +41,17 @@ EPSILON = 1e-5
 # An r200 has 0.5 GB, and as much for each moment of its optimizer.
 _LARGEST = 1 << 32
 _BATCHES = "num_batches_tracked"
+# Our names by arcface_torch's, in the order of its state dict; without a tensor, of a BatchNorm.
+_FIRST = {"conv1.weight": "conv0_weight", "bn1": "bn0", "prelu.weight": "relu0_gamma"}
+_UNIT = {
+    "bn1": "bn1", "conv1.weight": "conv1_weight", "bn2": "bn2", "prelu.weight": "relu1_gamma",
+    "conv2.weight": "conv2_weight", "bn3": "bn3",
+}  # fmt: skip
+_SHORTCUT = {"downsample.0.weight": "conv1sc_weight", "downsample.1": "sc"}
+_LAST = {"bn2": "bn1", "fc.weight": "pre_fc1_weight", "fc.bias": "pre_fc1_bias", "features": "fc1"}
 _NORM = {
-    "weight": "gamma",
-    "bias": "beta",
-    "running_mean": "moving_mean",
-    "running_var": "moving_var",
-}
+    "weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_var",
+}  # fmt: skip
 
 
 def read_state_dict(path: Path) -> Tensors:
@@ -63,14 +69,11 @@ def read_state_dict(path: Path) -> Tensors:
         found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         found = found.get("state_dict_backbone", found)
         return {str(name): tensor.float().numpy() for name, tensor in found.items()}
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be read: {error.strerror}; give the file of a state dict"
-        ) from None
     except Exception as error:
         # Each library raises errors of many classes.
         raise DataError(
-            f"{path} is no state dict ({one_line(repr(error)):.200}); save it again"
+            f"{path} is no state dict that can be read ({one_line(repr(error)):.200}); give one of "
+            "arcface_torch"
         ) from None
 
 
@@ -100,12 +103,9 @@ def _import_torch(path: Path) -> Any:
 
 def units_of(names: Sequence[str], pattern: str) -> tuple[int, ...]:
     """Return the units of each stage, by names with the numbers of stage and unit in a pattern."""
-    counts: dict[int, set[int]] = {}
-    for name in names:
-        found = re.match(pattern, name)
-        if found:
-            counts.setdefault(int(found[1]), set()).add(int(found[2]))
-    return tuple(len(counts[stage]) for stage in sorted(counts))
+    pairs = {match.groups() for match in map(re.compile(pattern).match, names) if match}
+    counts = Counter(int(stage) for stage, _ in pairs)
+    return tuple(counts[stage] for stage in sorted(counts))
 
 
 def table(units: Sequence[int]) -> dict[str, Optional[str]]:
@@ -114,30 +114,20 @@ def table(units: Sequence[int]) -> dict[str, Optional[str]]:
     Args:
         units: of each stage.
     """
-    found: dict[str, Optional[str]] = {"conv1.weight": "conv0_weight", **_norm("bn1", "bn0")}
-    found["prelu.weight"] = "relu0_gamma"
+    layers = dict(_FIRST)
     for stage, count in enumerate(units, start=1):
         for unit in range(count):
-            there, here = f"layer{stage}.{unit}", f"stage{stage}_unit{unit + 1}"
-            found.update(_norm(f"{there}.bn1", f"{here}_bn1"))
-            found[f"{there}.conv1.weight"] = f"{here}_conv1_weight"
-            found.update(_norm(f"{there}.bn2", f"{here}_bn2"))
-            found[f"{there}.prelu.weight"] = f"{here}_relu1_gamma"
-            found[f"{there}.conv2.weight"] = f"{here}_conv2_weight"
-            found.update(_norm(f"{there}.bn3", f"{here}_bn3"))
-            if unit == 0:
-                found[f"{there}.downsample.0.weight"] = f"{here}_conv1sc_weight"
-                found.update(_norm(f"{there}.downsample.1", f"{here}_sc"))
-    found.update(_norm("bn2", "bn1"))
-    found.update({"fc.weight": "pre_fc1_weight", "fc.bias": "pre_fc1_bias"})
-    return {**found, **_norm("features", "fc1")}
-
-
-def _norm(there: str, here: str) -> dict[str, Optional[str]]:
-    names: dict[str, Optional[str]] = {
-        f"{there}.{theirs}": f"{here}_{ours}" for theirs, ours in _NORM.items()
-    }
-    return {**names, f"{there}.{_BATCHES}": None}
+            inside = _UNIT if unit else {**_UNIT, **_SHORTCUT}
+            for there, here in inside.items():
+                layers[f"layer{stage}.{unit}.{there}"] = f"stage{stage}_unit{unit + 1}_{here}"
+    found: dict[str, Optional[str]] = {}
+    for there, here in {**layers, **_LAST}.items():
+        if there.endswith((".weight", ".bias")):
+            found[there] = here
+        else:
+            found.update({f"{there}.{one}": f"{here}_{ours}" for one, ours in _NORM.items()})
+            found[f"{there}.{_BATCHES}"] = None
+    return found
 
 
 def to_torch(found: Checkpoint, where: str) -> Tensors:
@@ -157,15 +147,6 @@ def to_torch(found: Checkpoint, where: str) -> Tensors:
             f"{sorted(filter(None, other))[0]!r} is of one of the two alone; export ONNX, or train "
             "with --net-output E or FC and without -se"
         )
-    weights = _with_their_constants(found, where)
-    tensors: Tensors = {}
-    for there, here in names.items():
-        tensors[there] = np.array(0, np.int64) if here is None else weights[here].astype(np.float32)
-    tensors["features.weight"] = np.ones_like(tensors["features.weight"])
-    return tensors
-
-
-def _with_their_constants(found: Checkpoint, where: str) -> Tensors:
     scaling = read_scaling(found)
     if not np.all(scaling.mean == 127.5):
         raise DataError(
@@ -177,7 +158,11 @@ def _with_their_constants(found: Checkpoint, where: str) -> Tensors:
         if node["op"] == "BatchNorm":
             name = f"{node['name']}_moving_var"
             weights[name] = weights[name] + (float(own.get("eps", 1e-3)) - EPSILON)
-    return weights
+    tensors: Tensors = {}
+    for there, here in names.items():
+        tensors[there] = np.array(0, np.int64) if here is None else weights[here].astype(np.float32)
+    tensors["features.weight"] = np.ones_like(tensors["features.weight"])
+    return tensors
 
 
 def from_torch(tensors: Mapping[str, NDArray[Any]], where: str) -> tuple[Tensors, tuple[int, ...]]:
@@ -200,7 +185,7 @@ def from_torch(tensors: Mapping[str, NDArray[Any]], where: str) -> tuple[Tensors
     found = {
         here: plain[there].astype(np.float32) for there, here in names.items() if here is not None
     }
-    if found["fc1_gamma"].any() and not np.all(found["fc1_gamma"] == 1):
+    if not np.all(found["fc1_gamma"] == 1):
         raise DataError(
             f"{where} has a trained 'features.weight', which is one in these networks; multiply "
             "the embeddings by it, or train with it fixed"

@@ -326,7 +326,7 @@ def test_a_stand_in_for_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def check_damaged(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(DataError, match=f"{path.name} is no state dict .*; save it again") as e:
+    with pytest.raises(DataError, match=f"{path.name} is no state dict .*; give one of arc") as e:
         read_state_dict(path)
     assert str(e.value).isprintable() and len(str(e.value)) < 500
 
@@ -359,7 +359,7 @@ def test_headers_that_lie_are_one_line(tmp_path: Path, content: bytes) -> None:
 
 
 def test_files_that_are_missing_or_too_large(tmp_path: Path) -> None:
-    message = "cannot be read: .*; give the file of a state dict"
+    message = "is no state dict that can be read .*No such file|File name too"
     for name in ("missing.safetensors", "m" * 300 + ".safetensors"):
         assert_refused(message, read_state_dict, tmp_path / name)
     path = tmp_path / "large.safetensors"
