@@ -110,8 +110,7 @@ class _Translation:
             if node["op"] != "null" and index > scaling.last:
                 self._values[index] = self._translate(index, node)
         (result, *_) = self._values[self._last]
-        # The name of a parameter may be that of the output of no node.
-        self._writer.rename(self._writer.cast(result, SINGLE), self._found.output)
+        self._writer.add("Cast", self._found.output, [result], SINGLE, to=1)
         return self._packed(description)
 
     def _pixels(self) -> str:

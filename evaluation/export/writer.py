@@ -104,13 +104,6 @@ class Writer:
             self._casts[key] = self.add("Cast", name, [value], dtype, to=number)
         return self._casts[key]
 
-    def rename(self, value: str, name: str) -> None:
-        """Give a value another name."""
-        for node in self.nodes:
-            for names in (node.input, node.output):
-                names[:] = [name if one == value else one for one in names]
-        self.dtypes[name] = self.dtypes.pop(value)
-
 
 @dataclass(frozen=True)
 class Operator:
