@@ -11,10 +11,10 @@ live beside MXNet.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Optional
 
 import numpy as np
 
@@ -33,8 +33,6 @@ _TYPES = {"tensor(float)": np.float32, "tensor(uint8)": np.uint8}
 _DIVISIONS = ("Div", "Mod")
 # ONNX's numbers of float32, float16, float64 and bfloat16.
 _FLOATS = (1, 10, 11, 16)
-# Bytes of a tensor that is no shape.
-_WEIGHTS = 1 << 16
 
 
 def import_onnx() -> Any:
@@ -122,9 +120,9 @@ def check(content: bytes) -> None:
     except Exception as error:
         raise DataError(f"it is no protobuf message ({child.one_line(str(error))})") from None
     for message in _messages(model):
-        checks = _CHECKS.get(type(message).__name__)
-        if checks is not None:
-            checks(message)
+        what = _unneeded(message)
+        if what is not None:
+            raise DataError(f"it has {what}, which no network for images needs; export it without")
     _check_divisions(model)
 
 
@@ -139,23 +137,18 @@ def _messages(model: Any) -> Iterator[Any]:
                 waiting.extend(value if field.label == field.LABEL_REPEATED else [value])
 
 
-def _check_tensor(tensor: Any) -> None:
-    if tensor.external_data or tensor.data_location:
-        location = {one.key: one.value for one in tensor.external_data}.get("location", "")
+def _unneeded(message: Any) -> Optional[str]:
+    """Return the words for a part of a model that is refused, None for another."""
+    kind = type(message).__name__
+    if kind == "TensorProto" and (message.external_data or message.data_location):
+        location = {one.key: one.value for one in message.external_data}.get("location", "")
         raise DataError(
-            f"the tensor {tensor.name!r:.80} is in another file, {location!r:.80}, which is not "
+            f"the tensor {message.name!r:.80} is in another file, {location!r:.80}, which is not "
             "opened; write the model into one file: onnx.save(onnx.load(old), new)"
         )
-
-
-def _check_node(node: Any) -> None:
-    if node.domain not in _DOMAINS:
-        raise DataError(
-            f"the operator {node.op_type!r:.80} is of {node.domain!r:.80}, and only those of ONNX "
-            "are run; export it without operators of others"
-        )
-    if node.op_type in _CONTROL_FLOW:
-        _refuse(f"the operator {node.op_type}")
+    if kind == "NodeProto" and (message.domain not in _DOMAINS or message.op_type in _CONTROL_FLOW):
+        return f"the operator {message.op_type!r:.80} of {message.domain!r:.80}"
+    return {"SparseTensorProto": "a sparse tensor", "FunctionProto": "a function"}.get(kind)
 
 
 def _check_divisions(model: Any) -> None:
@@ -163,9 +156,8 @@ def _check_divisions(model: Any) -> None:
 
     A division by 0 ends the process, and so does that of the least integer by -1.
     """
-    constants = _constants(model.graph)
     nodes = [node for node in model.graph.node if node.op_type in _DIVISIONS and node.input]
-    nodes = [node for node in nodes if not _divides_all(constants.get(node.input[-1]))]
+    nodes = [node for node in nodes if not _divides_all(model.graph, node.input[-1])]
     types = _types(model) if nodes else {}
     for node in nodes:
         if types.get(node.input[-1]) not in _FLOATS:
@@ -175,48 +167,28 @@ def _check_divisions(model: Any) -> None:
             )
 
 
-def _constants(graph: Any) -> dict[str, Any]:
-    """Return the tensors and numbers of a graph by name."""
-    found = {tensor.name: tensor for tensor in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "Constant" and node.output and node.attribute:
-            value = import_onnx().helper.get_attribute_value(node.attribute[0])
-            found[node.output[0]] = value
-    return found
-
-
-def _divides_all(constant: Any) -> bool:
-    """True if any integer can be divided by a tensor or number; None is none."""
+def _divides_all(graph: Any, name: str) -> bool:
+    """True if any integer can be divided by a value of a graph, which is a constant."""
     onnx = import_onnx()
-    if isinstance(constant, onnx.TensorProto):
-        constant = onnx.numpy_helper.to_array(constant)
-    return constant is not None and not np.isin(constant, (0, -1)).any()
+    found = [tensor for tensor in graph.initializer if tensor.name == name]
+    for node in graph.node:
+        if node.op_type == "Constant" and name in node.output and node.attribute:
+            found.append(onnx.helper.get_attribute_value(node.attribute[0]))
+    is_tensor = [isinstance(one, onnx.TensorProto) for one in found]
+    values = map(onnx.numpy_helper.to_array, found) if all(is_tensor) else found
+    return bool(found) and not any(np.isin(one, (0, -1)).any() for one in values)
 
 
 def _types(model: Any) -> dict[str, int]:
     """Return the types of a model's tensors by name, as ONNX infers them; drops the weights."""
-    graph = model.graph
-    del graph.value_info[:]
+    onnx, graph = import_onnx(), model.graph
     for tensor in graph.initializer:
-        if tensor.ByteSize() > _WEIGHTS:
-            for field in ("raw_data", "float_data", "double_data"):
-                tensor.ClearField(field)
-    inferred = import_onnx().shape_inference.infer_shapes(model).graph
+        describe = onnx.helper.make_tensor_value_info
+        graph.input.append(describe(tensor.name, tensor.data_type, tensor.dims))
+    del graph.initializer[:], graph.value_info[:]
+    inferred = onnx.shape_inference.infer_shapes(model).graph
     known = [*inferred.value_info, *inferred.input, *inferred.output]
-    types = {value.name: value.type.tensor_type.elem_type for value in known}
-    return {**types, **{tensor.name: tensor.data_type for tensor in graph.initializer}}
-
-
-def _refuse(what: str) -> NoReturn:
-    raise DataError(f"it has {what}, which no network for images needs; export it without")
-
-
-_CHECKS: dict[str, Callable[[Any], None]] = {
-    "TensorProto": _check_tensor,
-    "NodeProto": _check_node,
-    "SparseTensorProto": lambda *_: _refuse("a sparse tensor"),
-    "FunctionProto": lambda *_: _refuse("a function"),
-}
+    return {value.name: value.type.tensor_type.elem_type for value in known}
 
 
 def _try(header: dict[str, Any], content: bytes) -> None:

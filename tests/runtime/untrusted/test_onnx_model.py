@@ -29,8 +29,8 @@ _CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
 BODY = "body (float[b,3,4,4] x) => (float[b,3,4,4] y) { y = Relu(x) }"
 LOOPS = f"""<domain: "own", opset_import: ["": 13]> F (a) => (b) {{ b = Loop<body = {BODY}>(a) }}"""
 REFUSED = (
-    *((f"y = {op}<body = {BODY}>(x)", "", f"the operator {op}") for op in _CONTROL_FLOW),
-    ("y = own.F(x)", LOOPS, "only those of ONNX|a function"),
+    *((f"y = {op}<body = {BODY}>(x)", "", f"the operator .{op}. of") for op in _CONTROL_FLOW),
+    ("y = own.F(x)", LOOPS, "of .own.|a function"),
     ("y = Relu(x)", LOOPS, "it has a function"),
     ("y = com.microsoft.Relu(x)", "", "'com.microsoft'"),
 )
