@@ -23,7 +23,6 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from evaluation.export.graph import read_scaling
 from runtime.errors import ConfigError, DataError
 from runtime.files import read_file
 from runtime.process.terminal import one_line
@@ -147,14 +146,15 @@ def to_torch(found: Checkpoint, where: str) -> Tensors:
             f"{sorted(filter(None, other))[0]!r} is of one of the two alone; export ONNX, or train "
             "with --net-output E or FC and without -se"
         )
-    scaling = read_scaling(found)
-    if not np.all(scaling.mean == 127.5):
+    nodes = list(zip(found.graph["nodes"], found.attributes()))
+    steps = {node["op"]: float(own["scalar"]) for node, own in nodes if "scalar" in own}
+    if steps.keys() != {"_minus_scalar", "_mul_scalar"} or steps["_minus_scalar"] != 127.5:
         raise DataError(
             f"{where} does not subtract 127.5 from its pixels, as arcface_torch does; export ONNX"
         )
     weights = dict(found.weights)
-    weights["conv0_weight"] = weights["conv0_weight"] * (scaling.factor / PIXEL_SCALE)
-    for node, own in zip(found.graph["nodes"], found.attributes()):
+    weights["conv0_weight"] = weights["conv0_weight"] * (steps["_mul_scalar"] / PIXEL_SCALE)
+    for node, own in nodes:
         if node["op"] == "BatchNorm":
             name = f"{node['name']}_moving_var"
             weights[name] = weights[name] + (float(own.get("eps", 1e-3)) - EPSILON)

@@ -12,19 +12,17 @@ InsightFace's client decides by the first eight nodes how it scales the pixels: 
 begin with "Sub" (or "_minus") and "Mul" ("_mul"), the graph gets them as they are, 0 to 255;
 otherwise (x - 127.5) / 127.5. The graphs of this toolkit and InsightFace's for MXNet get them as
 they are, however they go on: with (x - 127.5) / 128, with mean and deviation per channel, or with
-a BatchNorm. So each exported graph begins with these two nodes, and, if they compute too much,
-with those that undo it. No two constants meet, so a program that folds constants leaves the nodes.
+a BatchNorm. So a graph that does not begin with these two nodes gets them, and those that undo
+them. No two constants meet, so a program that folds constants leaves the nodes.
 """
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evaluation.export.layers import LAYERS
 from evaluation.export.tensors import TENSORS
@@ -38,7 +36,10 @@ if TYPE_CHECKING:
 OPSET, IR_VERSION = 13, 7
 INPUT = "data"
 """Name of the input, in MXNet and in ONNX."""
-_MIDDLE = 127.5
+# The names of its first nodes, by which InsightFace's client leaves the pixels as they are.
+_CLIENTS = ("_minus", "_mul")
+# What gives whole pixels exactly again.
+_NEUTRAL = (("Sub", 127.5), ("Mul", 2.0), ("Add", 255.0), ("Mul", 0.5))
 # The name by which InsightFace's torch2onnx.py makes a batch of any size.
 _ANY_BATCH = "None"
 # They give what they get, a Dropout in inference. What is float16 is decided here, not by a Cast.
@@ -50,6 +51,7 @@ _WIDE = frozenset(
     _power_scalar broadcast_power
     """.split()
 )
+_SCALING = frozenset("_image_normalize _plus_scalar _minus_scalar _mul_scalar _div_scalar".split())
 _PRODUCTS = frozenset(("broadcast_mul", "elemwise_mul"))
 _TRANSLATIONS = {**LAYERS, **TENSORS}
 TRANSLATED = frozenset((*_TRANSLATIONS, *_SAME, "null"))
@@ -97,27 +99,34 @@ class _Translation:
         # By number of node: the values of its outputs.
         self._values: dict[int, list[str]] = {}
         self._last = graph["heads"][0][0]
-        self._scaled = ""
+        # Pixels as they are, and scaled.
+        self._pixels: set[str] = set()
 
     def model(self, description: str) -> Any:
         """Translate all nodes."""
-        scaling = read_scaling(self._found)
-        first = self._pixels()
-        self._scaled = write_scaling(self._writer, first, scaling)
-        self._values[scaling.last] = [self._scaled]
+        (first,) = (n for n, node in enumerate(self._nodes) if node["name"] == INPUT)
+        self._values[first] = [self._input()]
+        self._pixels.update(self._values[first])
         for index, node in enumerate(self._nodes):
-            # What lies before the scaled pixels is part of the scaling.
-            if node["op"] != "null" and index > scaling.last:
+            if node["op"] != "null":
                 self._values[index] = self._translate(index, node)
         (result, *_) = self._values[self._last]
         self._writer.add("Cast", self._found.output, [result], SINGLE, to=1)
         return self._packed(description)
 
-    def _pixels(self) -> str:
-        if not self._form.takes_bytes:
-            self._writer.dtypes[INPUT] = SINGLE
-            return INPUT
-        return self._writer.add("Cast", self._writer.unique("pixels"), [INPUT], SINGLE, to=1)
+    def _input(self) -> str:
+        """Return the pixels, after nodes by which InsightFace's client leaves them alone."""
+        writer, value = self._writer, INPUT
+        writer.dtypes[INPUT] = SINGLE
+        if self._form.takes_bytes:
+            value = writer.add("Cast", writer.unique("pixels"), [INPUT], SINGLE, to=1)
+        names = [node["name"] for node in self._nodes if node["op"] != "null"]
+        if not all(map(str.startswith, names, _CLIENTS)):
+            for operator, number in _NEUTRAL:
+                name = writer.unique(f"{operator}_pixels")
+                constant = writer.constant(f"{name}_constant", np.array(number), SINGLE)
+                value = writer.add(operator, name, [value, constant], SINGLE)
+        return value
 
     def _translate(self, index: int, node: Mapping[str, Any]) -> list[str]:
         inputs = [self._tensor(entry) for entry in node["inputs"]]
@@ -152,10 +161,13 @@ class _Translation:
         if self._form.dtype == SINGLE:
             return SINGLE
         kind, computed = node["op"], [one.name for one in inputs if one.array is None]
+        if kind in _SCALING and self._pixels.issuperset(computed):
+            self._pixels.add(node["name"])
+            return SINGLE
         is_square = kind in _PRODUCTS and len(set(computed)) < len(computed)
         is_embedding = kind == "BatchNorm" and index == self._last
         formats = self._writer.dtypes
-        follows_wide = any(formats[one] == SINGLE and one != self._scaled for one in computed)
+        follows_wide = any(formats[one] == SINGLE and one not in self._pixels for one in computed)
         return SINGLE if kind in _WIDE or is_square or is_embedding or follows_wide else HALF
 
     def _packed(self, description: str) -> Any:
@@ -186,77 +198,3 @@ class _Translation:
         )
         onnx.checker.check_model(model)
         return model
-
-
-class Scaling(NamedTuple):
-    """``factor * (x - mean)``, for all channels or for each.
-
-    Attributes:
-        mean: a number, or [channels, 1, 1].
-        factor: likewise.
-        last: the number of the node that gives it, or that of the input.
-    """
-
-    mean: NDArray[np.float64]
-    factor: NDArray[np.float64]
-    last: int
-
-
-def read_scaling(found: Checkpoint) -> Scaling:
-    """Return what the nodes after ``data`` compute, as long as each alone reads the one before."""
-    nodes, attributes_of = found.graph["nodes"], found.attributes()
-    readers: dict[int, list[int]] = {}
-    for index, node in enumerate(nodes):
-        for entry in node["inputs"]:
-            readers.setdefault(entry[0], []).append(index)
-    factor: NDArray[np.float64] = np.array(1.0)
-    offset: NDArray[np.float64] = np.array(0.0)
-    last = next(number for number, node in enumerate(nodes) if node["name"] == INPUT)
-    # The last node of a graph gives the result, and stays one.
-    while len(readers.get(last, [])) == 1 and readers[last][0] != len(nodes) - 1:
-        index = readers[last][0]
-        step = _step(nodes[index]["op"], attributes_of[index])
-        if step is None or not np.all(step[0]):
-            break
-        factor, offset, last = factor * step[0], offset * step[0] + step[1], index
-    factor, offset = np.broadcast_arrays(factor, offset)
-    return Scaling(-offset / factor, factor, last)
-
-
-def _step(operator: str, attributes: Mapping[str, str]) -> Any:
-    """Return factor and offset of a node; None if it computes something else."""
-    if operator in _SAME - {"Dropout"}:
-        return 1.0, 0.0
-    if operator == "_image_normalize":
-        mean, deviation = (
-            np.reshape(ast.literal_eval(attributes.get(key, default)), (-1, 1, 1))
-            for key, default in (("mean", "0.0"), ("std", "1.0"))
-        )
-        return 1.0 / deviation, -mean / deviation
-    number = np.float64(attributes.get("scalar", 1.0))
-    with np.errstate(divide="ignore"):
-        steps = {
-            "_plus_scalar": (1.0, number),
-            "_minus_scalar": (1.0, -number),
-            "_mul_scalar": (number, 0.0),
-            "_div_scalar": (1 / number, 0.0),
-        }
-    return steps.get(operator)
-
-
-def write_scaling(writer: Writer, value: str, scaling: Scaling) -> str:
-    """Append the nodes; returns the value that they give."""
-    mean, factor = scaling.mean, scaling.factor
-    # A subtraction of 0 or a product with 1 is a node that programs take out. These numbers are
-    # exact, and so is what is computed with them from whole pixels.
-    has_mean, has_factor = np.any(mean), np.any(factor != 1)
-    middle = mean if has_mean else np.full_like(mean, _MIDDLE)
-    product = factor if has_factor else factor * 2
-    steps = [("Sub", "mean", middle), ("Mul", "scale", product)]
-    steps += [] if has_mean else [("Add", "offset", middle * product)]
-    steps += [] if has_factor else [("Mul", "half", np.full_like(factor, 0.5))]
-    for operator, part, number in steps:
-        constant = writer.constant(writer.unique(f"pixels_{part}"), number, SINGLE)
-        name = writer.unique(f"{operator}_{part}")
-        value = writer.add(operator, name, [value, constant], SINGLE)
-    return value

@@ -11,6 +11,8 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
+
 from evaluation.export.layers import Translate
 from evaluation.export.writer import Operator, UnknownOperatorError
 
@@ -27,6 +29,15 @@ def with_number(node: str, op: Operator, *, is_reversed: bool = False) -> str:
     number = op.constant("scalar", op.number("scalar", 1.0))
     inputs = (number, op.value()) if is_reversed else (op.value(), number)
     return op.emit(node, *inputs)
+
+
+def normalize(op: Operator) -> str:
+    """Pixels without their mean, over their deviation; both are numbers, or one per channel."""
+    mean, deviation = (
+        op.constant(key, np.reshape(op.numbers(key, default), (-1, 1, 1)))
+        for key, default in (("mean", (0.0,)), ("std", (1.0,)))
+    )
+    return op.emit("Div", op.emit("Sub", op.value(), mean, part="centered"), deviation)
 
 
 def clip(op: Operator) -> str:
@@ -165,6 +176,7 @@ TENSORS: Mapping[str, Translate] = {
     "Reshape": reshape,
     "SliceChannel": split,
     "SwapAxis": swap_axes,
+    "_image_normalize": normalize,
     "add_n": partial(plain, "Sum"),
     "clip": clip,
     "rsqrt": lambda op: op.emit("Reciprocal", op.emit("Sqrt", op.value(), part="root")),
