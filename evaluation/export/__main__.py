@@ -3,7 +3,8 @@
     python -m evaluation.export --model models/run/model,0
 
 writes ``models/run/model.onnx`` and the model card ``models/run/model.md``. The file gets its name
-when ONNX Runtime computes from it what MXNet computes from the checkpoint.
+when ONNX Runtime computes from it what MXNet computes from the checkpoint. The card has the sizes,
+hashes and versions, and of a run, whose files are beside the checkpoint, the recipe and accuracies.
 
     python -m evaluation.export --model models/run/model,0 --format torch
     python -m evaluation.export --from-torch model.safetensors --output models/theirs/model
@@ -15,26 +16,28 @@ of one.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import os
 import platform
-from collections.abc import Sequence
-from hashlib import sha256
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evaluation.export import arcface_torch
-from evaluation.export.card import weights_hash, write_card
 from evaluation.export.graph import IR_VERSION, OPSET, Form, to_onnx
 from evaluation.export.writer import HALF, SINGLE
-from evaluation.features import Extract, Images, check_finite
+from evaluation.features import Features, Images, check_finite
 from evaluation.files import check_output, writing
 from evaluation.network import OnnxNetwork, files_of
 from evaluation.options import EXPORT, add_image_size, checkpoint
+from evaluation.report import figures, run_files
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, run_program
 from runtime.files import StagedFiles
-from runtime.process.terminal import print_line
+from runtime.process.terminal import one_line, print_line
 from runtime.untrusted.onnx_model import import_onnx, import_onnxruntime
 
 if TYPE_CHECKING:
@@ -42,7 +45,14 @@ if TYPE_CHECKING:
 
 LIMITS = {SINGLE: 1e-4, HALF: 3e-2}
 """The largest relative difference to MXNet that is not refused."""
-_IMAGES, _BATCHES = 7, (1, 7)
+_IMAGES = 7
+# Where a run is on a machine is nothing about its network; of paths the last part is shown.
+_PRIVATE = frozenset(
+    "models_root resume keep frequent threads stall_timeout val_targets debug rec_val config "
+    "dry_run".split()
+)
+# Escape text of a run, so that it does not become a cell, a link or HTML.
+_MARKUP = str.maketrans({"|": "\\|", "[": "\\[", "<": "&lt;"})
 _OF_ONNX = ("dtype", "batch_size", "input", "limit")
 
 
@@ -113,7 +123,9 @@ def _write_onnx(options: argparse.Namespace) -> None:
     limit = LIMITS[form.dtype] if options.limit is None else options.limit
     difference = _checked(model, found, form, limit, path)
     facts = _facts(found, form, difference)
-    facts["file"] = f"`{path.name}`, {len(model):,} bytes, SHA-256 `{sha256(model).hexdigest()}`"
+    facts["file"] = (
+        f"`{path.name}`, {len(model):,} bytes, SHA-256 `{hashlib.sha256(model).hexdigest()}`"
+    )
     text = write_card(path.stem, facts, Path(prefix).parent)
     _write({path: model, card: text.encode()})
     sizes = " x ".join(map(str, found.image_shape))
@@ -126,7 +138,6 @@ def _write_onnx(options: argparse.Namespace) -> None:
 
 def _read(options: argparse.Namespace) -> tuple[str, Checkpoint]:
     """Return the prefix of the checkpoint, and the checkpoint."""
-    # Here, because rooms meet in programs only.
     from backbones.checkpoint import read_checkpoint
 
     prefix, epoch = options.model
@@ -171,17 +182,14 @@ def _checked(model: bytes, found: Checkpoint, form: Form, limit: float, path: Pa
     """
     from runtime.mxnet import mx
 
-    network = found.network()
-
-    def reference(images: Any) -> Any:
-        outputs = network(mx.nd.array(images, dtype="uint8")).asnumpy()
-        check_finite(outputs)
-        return outputs
-
-    count = form.batch_size or _IMAGES
-    batches = (form.batch_size,) if form.batch_size else _BATCHES
-    images = draw_images(count, found.image_shape)
-    difference = largest_difference(reference, OnnxNetwork(model).extract, images, batches)
+    reference, network = found.network(), OnnxNetwork(model)
+    images = draw_images(form.batch_size or _IMAGES, found.image_shape)
+    differences = []
+    for batch in [images] if form.batch_size else [images, *np.split(images, len(images))]:
+        expected = reference(mx.nd.array(batch, dtype="uint8")).asnumpy()
+        check_finite(expected)
+        differences.append(relative_difference(expected, network.extract(batch)))
+    difference = float(np.max(differences))
     if not difference <= limit:
         half = ", or export in float32" if form.dtype == HALF else ""
         raise DataError(
@@ -192,32 +200,10 @@ def _checked(model: bytes, found: Checkpoint, form: Form, limit: float, path: Pa
     return difference
 
 
-def largest_difference(
-    reference: Extract, other: Extract, images: Images, batch_sizes: Sequence[int]
-) -> float:
-    """Return the largest relative difference between two networks; infinity if one is not finite.
-
-    Of an image that is the largest difference of two elements over the largest element of the
-    reference. Both networks get the same batches, since the output GNAP depends on them.
-
-    Args:
-        reference: the network that is right.
-        other: the network that is compared with it.
-        images: uint8 [n, channels, h, w].
-        batch_sizes: all images are taken in batches of each of these sizes; the rest that fills
-            none is left out.
-    """
-    largest = 0.0
-    for size in batch_sizes:
-        for start in range(0, len(images) - size + 1, size):
-            batch = images[start : start + size]
-            expected, found = reference(batch), other(batch)
-            if expected.shape != found.shape or not np.isfinite(expected + found).all():
-                return float("inf")
-            scale = np.abs(expected).max(axis=1).clip(min=np.finfo(np.float32).tiny)
-            differences = np.abs(found - expected).max(axis=1) / scale
-            largest = max(largest, float(differences.max()))
-    return largest
+def relative_difference(expected: Features, found: Features) -> float:
+    """Return the largest difference of two elements over the largest one of the image."""
+    scale = np.abs(expected).max(axis=1).clip(min=np.finfo(np.float32).tiny)
+    return float((np.abs(found - expected).max(axis=1) / scale).max())
 
 
 def draw_images(count: int, shape: Sequence[int]) -> Images:
@@ -254,6 +240,64 @@ def _write(contents: dict[Path, bytes]) -> None:
     with writing(next(iter(contents)), "--output"), StagedFiles() as files:
         for path, content in contents.items():
             files.open(path).write(content)
+
+
+def write_card(name: str, facts: Mapping[str, str], folder: Path) -> str:
+    """Return the card as Markdown.
+
+    Args:
+        name: of the network.
+        facts: what is known of it by itself.
+        folder: of the checkpoint, which may be that of a run.
+
+    Raises:
+        DataError: a file of the run is damaged.
+    """
+    parts = [f"# {name}\n", _table(("", ""), facts.items()), "## Data and recipe\n"]
+    if not os.path.isfile(folder / run_files.METRICS):
+        return "\n".join([*parts, f"Not known: there is no `{run_files.METRICS}` of a run.\n"])
+    run = run_files.read(folder)
+    options = [
+        (name, _said(value))
+        for name, value in sorted(run.config.items())
+        if name not in _PRIVATE and value not in (None, "", [], False)
+    ]
+    rows = [
+        (target, *_accuracy(records[-1]), *_accuracy(best))
+        for target, records in run.targets.items()
+        if (best := figures.best(records))
+    ]
+    titles = ("set", "last accuracy", "update", "best accuracy", "update")
+    parts += [_table(("option", "value"), options), "## Accuracies\n", _table(titles, rows)]
+    return "\n".join(parts)
+
+
+def weights_hash(weights: Mapping[str, NDArray[Any]]) -> str:
+    """Return the SHA-256 of all arrays with names, shapes and types, whatever file they are in."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        array = np.ascontiguousarray(weights[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(array.data)
+    return digest.hexdigest()
+
+
+def _said(value: Any) -> str:
+    """Return a value as it is typed; of paths the last part."""
+    if isinstance(value, list):
+        return ",".join(map(_said, value))
+    text = str(value)
+    return Path(text).name if "/" in text else text
+
+
+def _accuracy(record: run_files.Record) -> tuple[str, str]:
+    return f"{run_files.number(record, 'accuracy'):.4f}", str(record["update"])
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    cells = ([one_line(cell).translate(_MARKUP) for cell in line] for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
 if __name__ == "__main__":

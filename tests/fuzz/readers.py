@@ -25,7 +25,7 @@ from data.records.recordio import BrokenRecordError, RecordFile, encode
 from data.records.shards import JoinedSet
 from data.verification.bin_file import read_bin, write_bin
 from data.verification.pairs import read_pairs
-from evaluation.export import card
+from evaluation.export.__main__ import write_card
 from evaluation.files import read_embeddings
 from evaluation.ijb import lists as ijb
 from evaluation.report import __main__ as pages
@@ -286,7 +286,7 @@ def _use_metrics(path: Path) -> None:
     found = run_files.read(path.parent)
     pages.final_rows([found])
     figures.time_shares(found)
-    card.write_card("net", {}, path.parent)
+    write_card("net", {}, path.parent)
 
 
 _PROPERTIES = of(b"3,8,8\n", b"85742,112,112\nextra\n", b"3,8,8")

@@ -26,9 +26,8 @@ from backbones.graph.nodes import from_json
 from backbones.model import Backbone
 from evaluation.export import __main__ as command
 from evaluation.export import arcface_torch, layers
-from evaluation.export.__main__ import draw_images, largest_difference
+from evaluation.export.__main__ import draw_images, relative_difference, weights_hash, write_card
 from evaluation.export.arcface_torch import Tensors, read_state_dict, table, to_torch
-from evaluation.export.card import weights_hash, write_card
 from evaluation.network import OnnxNetwork
 from runtime.errors import DataError
 from runtime.untrusted.parameter_file import write_parameters
@@ -148,34 +147,13 @@ def test_mistakes_are_one_line(words: str, message: str) -> None:
     assert contents(Path()) == before
 
 
-def means(images: np.ndarray) -> np.ndarray:
-    return images.mean(axis=(2, 3)).astype(np.float32)
-
-
 def test_the_difference_is_relative_to_the_largest_element_of_its_image() -> None:
-    images = np.zeros((4, 3, 2, 2), np.uint8)
-    images[:, 0], images[1, 0], images[:, 2] = 10, 200, 5
-
-    def other(batch: np.ndarray) -> np.ndarray:
-        # Of the image with 200: 2 / 200; of the others 0.5 / 10.
-        return means(batch) + np.where(batch[:, :1, 0, 0] == 200, [0, 2, 0], [0, 0.5, 0])
-
-    assert largest_difference(means, other, images, (1,)) == pytest.approx(0.05)
-    assert largest_difference(means, other, images[1:2], (1,)) == pytest.approx(0.01)
-    # Batches of each size, without the rest; what is not finite has no difference.
-    noting = Mock(side_effect=means)
-    assert largest_difference(noting, means, images, (3, 1)) == 0
-    assert [len(call.args[0]) for call in noting.call_args_list] == [3, 1, 1, 1, 1]
-    for wrong in (lambda b: means(b) * np.nan, lambda b: means(b) + np.inf, lambda b: b[:, :2, 0]):
-        assert largest_difference(means, wrong, images, (1,)) == float("inf")
-        assert largest_difference(wrong, means, images, (1,)) == float("inf")
-
-
-def test_images_are_drawn_the_same_on_every_call() -> None:
-    images = draw_images(3, (1, 28, 30))
-    assert images.shape == (3, 1, 28, 30) and images.dtype == np.uint8
-    np.testing.assert_array_equal(images, draw_images(3, (1, 28, 30)))
-    assert np.abs(images[0].astype(int) - images[1]).mean() > 30
+    expected = np.array([[10, 0, 5], [200, 0, 5]], np.float32)
+    found = expected + np.array([[0, 0.5, 0], [0, 2, 0]], np.float32)
+    assert relative_difference(expected, found) == pytest.approx(0.05)
+    assert relative_difference(expected[1:], found[1:]) == pytest.approx(0.01)
+    for wrong in (np.nan, np.inf):
+        assert not relative_difference(expected, expected + wrong) < 1e9
 
 
 def card_of(folder: Path, config: str = "{}", metrics: str = "") -> str:
