@@ -8,7 +8,7 @@ gets into a chart: its names are in the legends, which are HTML.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
@@ -48,35 +48,13 @@ class Series(NamedTuple):
     high: Optional[Numbers] = None
 
 
-class Frame(NamedTuple):
-    """What is around the curves of a chart.
-
-    Attributes:
-        name: of the chart, unique on a page; small letters and hyphens.
-        title: above it.
-        x: what the horizontal axis has.
-        y: what the vertical axis has.
-        note: what a reader has to know, a sentence or two.
-    """
-
-    name: str
-    title: str
-    x: str
-    y: str
-    note: str = ""
-
-
 def lines(
-    frame: Frame,
-    series: Sequence[Series],
-    *,
-    marks: Sequence[float] = (),
-    from_zero: bool = False,
-) -> str:
+    y: str, series: Sequence[Series], *, marks: Sequence[float] = (), from_zero: bool = False
+) -> bytes:
     """Return curves over updates.
 
     Args:
-        frame: around them.
+        y: what the vertical axis has.
         series: the curves.
         marks: places on the horizontal axis with a vertical line.
         from_zero: whether the vertical axis begins at 0.
@@ -98,10 +76,10 @@ def lines(
         if from_zero:
             axes.set_ylim(0, 1.08 * max([1e-9, *(one.y.max() for one in series if len(one.y))]))
 
-    return _draw(frame, plot, {one.label: one.place for one in series})
+    return _draw("update", y, plot)
 
 
-def curves_of_rates(frame: Frame, series: Sequence[Series], smallest: float) -> str:
+def curves_of_rates(series: Sequence[Series], smallest: float) -> bytes:
     """Return ROC curves; ``smallest`` is where the logarithmic horizontal axis begins."""
 
     def plot(axes: Axes, ticker: Any) -> None:
@@ -116,27 +94,27 @@ def curves_of_rates(frame: Frame, series: Sequence[Series], smallest: float) -> 
         axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_formatter(ticker.NullFormatter())
 
-    return _draw(frame, plot, {one.label: one.place for one in series})
+    return _draw("false accept rate", "true accept rate", plot)
 
 
-def histograms(frame: Frame, groups: Mapping[str, Numbers]) -> str:
-    """Return the histogram of each group in one chart; each has the area 1."""
+def histograms(groups: Sequence[Numbers]) -> bytes:
+    """Return the histogram of each group of cosines in one chart; each has the area 1."""
 
     def plot(axes: Axes, ticker: Any) -> None:
-        everything = np.concatenate([*groups.values()])
+        everything = np.concatenate(groups)
         low, high = float(everything.min()), float(everything.max())
         edges = np.linspace(low, max(high, low + 1e-6), _BINS + 1)
-        for index, values in enumerate(groups.values()):
+        for index, values in enumerate(groups):
             heights = np.histogram(values, edges)[0] / len(values)
             axes.stairs(heights, edges, fill=True, color=elements.color(index), alpha=0.35)
             axes.stairs(heights, edges, color=elements.color(index), linewidth=1.4)
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, symbol=" %"))
 
-    return _draw(frame, plot, {name: index for index, name in enumerate(groups)})
+    return _draw("cosine of a pair", "share of its kind", plot)
 
 
-def _draw(frame: Frame, plot: Callable[[Axes, Any], None], legend: Mapping[str, int]) -> str:
+def _draw(x: str, y: str, plot: Callable[[Axes, Any], None]) -> bytes:
     # Importing matplotlib takes longer than a wrong option may take to be answered.
     import matplotlib
     from matplotlib import ticker
@@ -153,12 +131,10 @@ def _draw(frame: Frame, plot: Callable[[Axes, Any], None], legend: Mapping[str, 
     target = io.BytesIO()
     with matplotlib.rc_context(settings):
         figure = Figure(figsize=_INCHES, layout="constrained")
-        axes = figure.add_subplot(xlabel=frame.x, ylabel=frame.y)
+        axes = figure.add_subplot(xlabel=x, ylabel=y)
         plot(axes, ticker)
         figure.savefig(target, format="svg", transparent=True)
-    return elements.figure(
-        frame.name, frame.title, "svg+xml", target.getvalue(), frame.note, elements.legend(legend)
-    )
+    return target.getvalue()
 
 
 def _thinned(values: Numbers) -> Numbers:

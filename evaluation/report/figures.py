@@ -14,14 +14,8 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from evaluation.report.charts import (
-    Frame,
-    Numbers,
-    Series,
-    curves_of_rates,
-    histograms,
-    lines,
-)
+from evaluation.report import elements
+from evaluation.report.charts import Numbers, Series, curves_of_rates, histograms, lines
 from evaluation.report.run_files import VALIDATION, Record, RunFiles, column, number
 from evaluation.verification.curves import FOLDS, Curve, roc
 from runtime.stopwatch import PARTS
@@ -125,19 +119,20 @@ def of_training(runs: Sequence[RunFiles]) -> list[str]:
     """The charts of loss, learning rate and images/s."""
     marks = [float(part[_UPDATE]) for part in runs[0].parts[1:]] if len(runs) == 1 else []
     resumed = "Dotted lines: where the run went on." if marks else ""
-    frames = {
-        "loss": Frame("loss", "Loss", _UPDATE, "mean loss", resumed),
-        "lr": Frame("learning-rate", "Learning rate", _UPDATE, "learning rate"),
-        "images_per_second": Frame(
-            "throughput", "Throughput", _UPDATE, "images/s",
+    titles = {
+        "loss": ("loss", "Loss", "mean loss", resumed),
+        "lr": ("learning-rate", "Learning rate", "learning rate", ""),
+        "images_per_second": (
+            "throughput", "Throughput", "images/s",
             f"All ranks together, without verifications and saves. {resumed}",
         ),
     }  # fmt: skip
     pictures = []
-    for name, frame in frames.items():
-        series = [_series(run.name, place, run.training, name) for place, run in enumerate(runs)]
+    for name, (place, title, y, note) in titles.items():
+        series = [_series(run.name, color, run.training, name) for color, run in enumerate(runs)]
         if any(len(one.x) for one in series):
-            pictures.append(lines(frame, series, from_zero=name != "loss", marks=marks))
+            svg = lines(y, series, from_zero=name != "loss", marks=marks)
+            pictures.append(_figure(place, title, svg, series, note))
     return pictures
 
 
@@ -148,18 +143,17 @@ def of_accuracy(runs: Sequence[RunFiles]) -> list[str]:
         is_validation = name == VALIDATION
         title = "Validation" if is_validation else f"Verification of {name}"
         note = "Bands: 95 % intervals (Wilson)." if is_validation else _FOLDS_NOTE
-        frame = Frame(f"accuracy-{index}", title, _UPDATE, "accuracy", note)
         shown = [_series(*curve, "accuracy") for curve in curves]
         losses = [_series(*curve, "loss") for curve in curves]
         if is_validation and len(runs) == 1:
             records = runs[0].targets[VALIDATION]
             shown.append(_series("training", 1, records, "training_accuracy"))
             losses.append(_series("training", 1, records, "training_loss"))
-        pictures.append(lines(frame, shown))
+        svg = lines("accuracy", shown)
+        pictures.append(_figure(f"accuracy-{index}", title, svg, shown, note))
         if is_validation:
-            note = "Over whole epochs."
-            frame = Frame("validation-loss", "Loss by epoch", _UPDATE, "mean loss", note)
-            pictures.append(lines(frame, losses))
+            svg, title = lines("mean loss", losses), "Loss by epoch"
+            pictures.append(_figure("validation-loss", title, svg, losses, "Over whole epochs."))
     return pictures
 
 
@@ -168,21 +162,25 @@ def of_scores(runs: Sequence[RunFiles]) -> list[str]:
     pictures = []
     note = "Pairs of the last verification."
     for index, (name, found) in enumerate(_charts(runs, [run.scores for run in runs])):
-        axes = ("false accept rate", "true accept rate")
-        frame = Frame(f"roc-{index}", f"ROC of {name}", *axes, f"{note} Dotted: chance.")
-        curves = {label: (place, curve_of(scores)) for label, place, scores in found}
-        shown = [Series(label, place, one.far, one.tar) for label, (place, one) in curves.items()]
+        curves = [curve_of(scores) for *_, scores in found]
+        shown = [Series(*about, one.far, one.tar) for (*about, _), one in zip(found, curves)]
         # The rate of one pair, as a power of ten.
-        most = max(one.different for _, one in curves.values())
-        pictures.append(curves_of_rates(frame, shown, 10.0 ** math.floor(math.log10(1 / most))))
+        most = max(one.different for one in curves)
+        svg = curves_of_rates(shown, 10.0 ** math.floor(math.log10(1 / most)))
+        title, dotted = f"ROC of {name}", f"{note} Dotted: chance."
+        pictures.append(_figure(f"roc-{index}", title, svg, shown, dotted))
         if len(runs) == 1:
             ((_, _, scores),) = found
-            axes = ("cosine of a pair", "share of its kind")
-            frame = Frame(f"scores-{index}", f"Scores of {name}", *axes, note)
             same = scores[:, 1] == 1
-            groups = {"same person": scores[same, 0], "different people": scores[~same, 0]}
-            pictures.append(histograms(frame, groups))
+            svg = histograms([scores[same, 0], scores[~same, 0]])
+            legend = [("same person", 0), ("different people", 1)]
+            pictures.append(_figure(f"scores-{index}", f"Scores of {name}", svg, legend, note))
     return pictures
+
+
+def _figure(name: str, title: str, svg: bytes, series: Sequence[tuple[Any, ...]], note: str) -> str:
+    legend = elements.legend({label: place for label, place, *_ in series})
+    return elements.figure(name, title, "svg+xml", svg, note, legend)
 
 
 def _charts(
