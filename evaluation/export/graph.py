@@ -103,7 +103,7 @@ class _Translation:
         self._pixels: set[str] = set()
 
     def model(self, description: str) -> Any:
-        """Translate all nodes."""
+        """Translate all nodes; return them and the constants that they read as a checked model."""
         (first,) = (n for n, node in enumerate(self._nodes) if node["name"] == INPUT)
         self._values[first] = [self._input()]
         self._pixels.update(self._values[first])
@@ -112,7 +112,27 @@ class _Translation:
                 self._values[index] = self._translate(index, node)
         (result, *_) = self._values[self._last]
         self._writer.add("Cast", self._found.output, [result], SINGLE, to=1)
-        return self._packed(description)
+        onnx, writer = import_onnx(), self._writer
+        types, helper = onnx.TensorProto, onnx.helper
+        batch = self._form.batch_size or _ANY_BATCH
+        pixels = types.UINT8 if self._form.takes_bytes else types.FLOAT
+        sizes = self._shapes[self._nodes[self._last]["name"]][1:]
+        graph = helper.make_graph(
+            writer.nodes,
+            "network",
+            [helper.make_tensor_value_info(INPUT, pixels, [batch, *self._found.image_shape])],
+            [helper.make_tensor_value_info(self._found.output, types.FLOAT, [batch, *sizes])],
+            [onnx.numpy_helper.from_array(one, name) for name, one in writer.constants.items()],
+        )
+        model = helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+            producer_name="face-training-toolkit",
+            doc_string=description,
+        )
+        onnx.checker.check_model(model)
+        return model
 
     def _input(self) -> str:
         """Return the pixels, after nodes by which InsightFace's client leaves them alone."""
@@ -169,32 +189,3 @@ class _Translation:
         formats = self._writer.dtypes
         follows_wide = any(formats[one] == SINGLE and one not in self._pixels for one in computed)
         return SINGLE if kind in _WIDE or is_square or is_embedding or follows_wide else HALF
-
-    def _packed(self, description: str) -> Any:
-        """Return the nodes and constants that are written as a checked model."""
-        onnx, writer = import_onnx(), self._writer
-        types, helper = onnx.TensorProto, onnx.helper
-        batch = self._form.batch_size or _ANY_BATCH
-        pixels = types.UINT8 if self._form.takes_bytes else types.FLOAT
-        sizes = self._shapes[self._nodes[self._last]["name"]][1:]
-        used = {name for node in writer.nodes for name in node.input}
-        graph = helper.make_graph(
-            writer.nodes,
-            "network",
-            [helper.make_tensor_value_info(INPUT, pixels, [batch, *self._found.image_shape])],
-            [helper.make_tensor_value_info(self._found.output, types.FLOAT, [batch, *sizes])],
-            [
-                onnx.numpy_helper.from_array(array, name)
-                for name, array in writer.constants.items()
-                if name in used
-            ],
-        )
-        model = helper.make_model(
-            graph,
-            opset_imports=[helper.make_opsetid("", OPSET)],
-            ir_version=IR_VERSION,
-            producer_name="face-training-toolkit",
-            doc_string=description,
-        )
-        onnx.checker.check_model(model)
-        return model

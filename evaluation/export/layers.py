@@ -91,7 +91,7 @@ def l2_normalization(op: Operator) -> str:
         "spatial": tuple(range(2, rank)),
     }[op.get("mode", "instance")]
     squares = op.emit("Mul", op.value(), op.value(), part="squares")
-    total = op.emit("ReduceSum", squares, op.integers("axes", axes), part="total", keepdims=1)
+    total = op.emit("ReduceSum", squares, op.constant("axes", axes), part="total", keepdims=1)
     epsilon = op.constant("epsilon", op.number("eps", 1e-10))
     norm = op.emit("Sqrt", op.emit("Add", total, epsilon, part="sum"), part="norm")
     return op.emit("Div", op.value(), norm)
@@ -123,7 +123,7 @@ def pooling(op: Operator) -> str:
     kind = op.get("pool_type", "max")
     if op.get("global_pool", False):
         if kind == "sum":
-            axes = op.integers("axes", range(2, len(op.shape)))
+            axes = op.constant("axes", range(2, len(op.shape)))
             return op.emit("ReduceSum", op.value(), axes, keepdims=1)
         return op.emit({"max": "GlobalMaxPool", "avg": "GlobalAveragePool"}[kind], op.value())
     kernel, pad = op.numbers("kernel"), op.numbers("pad", (0, 0))

@@ -34,7 +34,7 @@ def with_number(node: str, op: Operator, *, is_reversed: bool = False) -> str:
 def normalize(op: Operator) -> str:
     """Pixels without their mean, over their deviation; both are numbers, or one per channel."""
     mean, deviation = (
-        op.constant(key, np.reshape(op.numbers(key, default), (-1, 1, 1)))
+        op.constant(key, np.array(op.numbers(key, default), np.float64).reshape(-1, 1, 1))
         for key, default in (("mean", (0.0,)), ("std", (1.0,)))
     )
     return op.emit("Div", op.emit("Sub", op.value(), mean, part="centered"), deviation)
@@ -57,17 +57,17 @@ def reduction(node: str, op: Operator) -> str:
     is_scalar = len(axes) == rank and not keeps
     made: dict[str, Any] = {"part": "all"} if is_scalar else {}
     # In opset 13 the axes of a sum are an input, those of the others attributes.
-    inputs = (op.integers("axes", axes),) if node == "ReduceSum" else ()
+    inputs = (op.constant("axes", axes),) if node == "ReduceSum" else ()
     attributes: dict[str, Any] = {} if node == "ReduceSum" else {"axes": axes}
     reduced = op.emit(node, op.value(), *inputs, keepdims=int(keeps), **attributes, **made)
-    return op.emit("Reshape", reduced, op.integers("shape", [1])) if is_scalar else reduced
+    return op.emit("Reshape", reduced, op.constant("shape", [1])) if is_scalar else reduced
 
 
 def reshape(op: Operator) -> str:
     """To the shape that MXNet has found for it, as it has a language of its own for shapes."""
     if op.shape.count(-1) > 1:
         raise UnknownOperatorError("spreads the batch over several axes")
-    return op.emit("Reshape", op.value(), op.integers("shape", op.shape))
+    return op.emit("Reshape", op.value(), op.constant("shape", op.shape))
 
 
 def swap_axes(op: Operator) -> str:
@@ -104,7 +104,7 @@ def _cut(op: Operator, ranges: Iterable[tuple[Any, ...]]) -> str:
             (first if begin is None else begin, last if end is None else end, axis, step or 1)
         )
     parts = zip(("starts", "stops", "axes", "steps"), zip(*rows))
-    return op.emit("Slice", op.value(), *(op.integers(part, values) for part, values in parts))
+    return op.emit("Slice", op.value(), *(op.constant(part, values) for part, values in parts))
 
 
 def split(op: Operator) -> list[str]:
@@ -114,7 +114,7 @@ def split(op: Operator) -> list[str]:
     op.writer.add("Split", op.name, [op.value()], op.dtype, parts, axis=axis)
     if not op.get("squeeze_axis", False):
         return parts
-    axes = op.integers("axes", [axis])
+    axes = op.constant("axes", [axis])
     return [op.emit("Squeeze", one, axes, part=f"part{n}") for n, one in enumerate(parts)]
 
 
@@ -123,16 +123,16 @@ def tile(op: Operator) -> str:
     repeats, shape = op.numbers("reps"), op.inputs[0].shape
     data = op.value()
     if len(repeats) > len(shape):
-        axes = op.integers("axes", range(len(repeats) - len(shape)))
+        axes = op.constant("axes", range(len(repeats) - len(shape)))
         data = op.emit("Unsqueeze", data, axes, part="more")
     repeats = (*(1,) * (len(shape) - len(repeats)), *repeats)
-    return op.emit("Tile", data, op.integers("repeats", repeats))
+    return op.emit("Tile", data, op.constant("repeats", repeats))
 
 
 def pad(op: Operator) -> str:
     """A constant, or the edge, around the last axes."""
     widths = op.numbers("pad_width")
-    pads = op.integers("pads", (*widths[0::2], *widths[1::2]))
+    pads = op.constant("pads", (*widths[0::2], *widths[1::2]))
     if op.get("mode") == "edge":
         return op.emit("Pad", op.value(), pads, mode="edge")
     constant = op.constant("constant", op.number("constant_value", 0.0))

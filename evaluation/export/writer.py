@@ -79,14 +79,14 @@ class Writer:
             UnknownOperatorError: a finite value has no finite one in float16.
         """
         # One parameter may be needed in both formats.
-        shown, name = name, f"{name}_{HALF}" if dtype == HALF else name
+        name = f"{name}_{HALF}" if dtype == HALF else name
         if name in self.constants:
             return name
         with np.errstate(over="ignore"):
             converted = np.array(array, dtype, order="C")
         if dtype == HALF and not np.array_equal(np.isfinite(array), np.isfinite(converted)):
             raise UnknownOperatorError(
-                f"has values in {shown!r} up to {np.abs(array).max():g}, beyond float16; "
+                f"has values in {name!r} up to {np.abs(array).max():g}, beyond float16; "
                 "export in float32"
             )
         self.constants[name] = converted
@@ -140,7 +140,7 @@ class Operator:
         """Return an attribute that is a number."""
         return float(self.get(key, default))
 
-    def numbers(self, key: str, default: Sequence[int] = ()) -> tuple[Any, ...]:
+    def numbers(self, key: str, default: Sequence[float] = ()) -> tuple[Any, ...]:
         """Return several numbers, of which some may be None; one without parentheses is one."""
         value = self.get(key, ())
         return (value if isinstance(value, tuple) else (value,)) or tuple(default)
@@ -163,14 +163,10 @@ class Operator:
         return found
 
     def constant(self, part: str, values: Any) -> str:
-        """Return a constant of this operator, in its number format."""
-        array = np.asarray(values, np.float64)
-        return self.writer.constant(self.writer.unique(f"{self.name}_{part}"), array, self.dtype)
-
-    def integers(self, part: str, values: Sequence[int]) -> str:
-        """Return a constant of whole numbers: shapes, axes, indices."""
-        array = np.array(values, np.int64)
-        return self.writer.constant(self.writer.unique(f"{self.name}_{part}"), array)
+        """Return a constant: whole numbers, as shapes and axes are, or others in its format."""
+        array, name = np.asarray(values), self.writer.unique(f"{self.name}_{part}")
+        is_whole = array.dtype.kind == "i"
+        return self.writer.constant(name, array, "int64" if is_whole else self.dtype)
 
     def emit(self, operator: str, *inputs: str, part: str = "", **attributes: Any) -> str:
         """Append a node with one output; ``part`` names one that is not the operator's last."""

@@ -13,10 +13,11 @@ import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Optional
+
+import numpy as np
 
 from evaluation.files import writing
 from evaluation.report import elements, figures
@@ -138,10 +139,7 @@ def _grouped(value: float, digits: int = 0) -> str:
 def _moment(record: Record) -> str:
     """Return when a record was written."""
     seconds = number(record, "time")
-    try:
-        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    except (ValueError, OverflowError, OSError):
-        return _NONE
+    return f"{np.datetime64(int(seconds), 's')} UTC" if math.isfinite(seconds) else _NONE
 
 
 def _tar_at_far(record: Record) -> str:

@@ -163,7 +163,9 @@ def of_scores(runs: Sequence[RunFiles]) -> list[str]:
     note = "Pairs of the last verification."
     for index, (name, found) in enumerate(_charts(runs, [run.scores for run in runs])):
         curves = [curve_of(scores) for *_, scores in found]
-        shown = [Series(*about, one.far, one.tar) for (*about, _), one in zip(found, curves)]
+        shown = [
+            Series(label, place, one.far, one.tar) for (label, place, _), one in zip(found, curves)
+        ]
         # The rate of one pair, as a power of ten.
         most = max(one.different for one in curves)
         svg = curves_of_rates(shown, 10.0 ** math.floor(math.log10(1 / most)))

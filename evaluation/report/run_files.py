@@ -31,7 +31,6 @@ VALIDATION = "validation"
 FOLDER = "report"
 PARTS = "parts.jsonl"
 SAMPLES = "samples.jpg"
-_SCORES = "scores-{}.npy"
 
 Record = Mapping[str, Any]
 Content = TypeVar("Content")
@@ -74,7 +73,7 @@ class RunFiles:
 
 def scores_file(target: str) -> str:
     """Return the name of the file with the scores of a verification set."""
-    return _SCORES.format(quote(target, safe=""))
+    return f"scores-{quote(target, safe='')}.npy"
 
 
 def read(folder: Path) -> RunFiles:

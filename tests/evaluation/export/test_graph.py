@@ -248,7 +248,9 @@ def test_half(small: Checkpoint) -> None:
     for one in (graph.input[0], graph.output[0]):
         assert one.type.tensor_type.elem_type == types.FLOAT
     small.weights["maps_weight"][0] = 1e5
-    assert_refused("'maps_weight' up to 100000, beyond float16; export", exported, small, HALF)
+    assert_refused(
+        "'maps_weight_float16' up to 100000, beyond float16; export", exported, small, HALF
+    )
     exported(small)
     # Squares beyond float16, as those of GNAP, are summed in single precision.
     x = maps() * 1000.0

@@ -255,7 +255,7 @@ def test_the_report_of_a_face_run_has_everything(tmp_path: Path) -> None:
     for said in (
         *("0.9545", "backbone 70.0%", "host1", "host2", "a processor", "margins", "1.0,0.5,0.0"),
         *("python train.py --dataset synthetic", "area under ROC"),
-        *("TAR@FAR", "where the run went on", "numpy 1", "2023-11-14 22:13 UTC"),
+        *("TAR@FAR", "where the run went on", "numpy 1", "2023-11-14T22:13:20 UTC"),
     ):
         assert said in page.text, said
 
