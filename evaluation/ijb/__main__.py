@@ -20,7 +20,7 @@ from typing import Any, Optional
 import numpy as np
 
 from data.align.points import read_face
-from data.worker_threads import add_workers, map_in_order, say, track
+from data.worker_threads import add_workers, map_in_order, track
 from evaluation.features import FACE_SIZE, Images, batches, features_of_views
 from evaluation.files import check_output, write_output
 from evaluation.ijb import protocols
@@ -31,7 +31,6 @@ from evaluation.ijb.lists import (
     Lists,
     Pairs,
     Subjects,
-    check_points,
     find_lists,
     read_faces,
     read_pairs,
@@ -188,7 +187,6 @@ def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
     prepare_lanes()
     lists = find_lists(options.folder)
     faces = read_faces(lists)
-    remark = check_points(lists.points, faces)
     description = describe(
         options.model, lists.points, len(faces.names), flip=not options.no_flip, dtype=options.dtype
     )
@@ -205,8 +203,6 @@ def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
             is_verified = options.protocol != _ONE_TO_MANY
             pairs = read_pairs(lists.pairs, faces.template_ids) if is_verified else None
             folder.claim()
-            if remark:
-                say(remark)
             if pairs is not None:
                 for path in _result_files(options, lists):
                     check_output(path, "--result-dir")

@@ -10,28 +10,28 @@ from __future__ import annotations
 
 import io
 import os
-from array import array
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Optional, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.align.similarity import estimate, is_no_face
+from data.align.similarity import is_no_face
 from runtime.errors import DataError
 from runtime.files import open_regular
 
 Ints = NDArray[np.int64]
-_Row = TypeVar("_Row")
 
 IMAGES = "loose_crop"
 GALLERIES = {"ijbb": ("gallery_S1", "gallery_S2"), "ijbc": ("gallery_G1", "gallery_G2")}
 """The words in the names of the two galleries, by how the names of a set's lists begin."""
 
-_POINT_NUMBERS = 10
-# At most 18 digits fit into 64 bits.
-_MAX_DIGITS = 18
+_FACE = np.dtype([("name", object), ("points", float, (5, 2)), ("score", float)])
+_MEDIA = np.dtype([("name", object), ("template", np.int64), ("media", np.int64)])
+_PAIR = np.dtype([("first", np.int64), ("second", np.int64), ("label", np.int8)])
+_SUBJECT = np.dtype([("template", np.int64), ("subject", np.int64)])
 # Images have at most 2^20 pixels in a row; not a number is not smaller either.
 _LARGEST = 1e9
 
@@ -109,9 +109,8 @@ def find_lists(folder: Path) -> Lists:
     if len(found) != 1:
         names = " or ".join(path.name for path in points.values())
         raise DataError(
-            f"{folder / 'meta'} has to hold {names}, and has "
-            f"{'those of both sets' if found else 'neither of these'}; give the folder IJBB or "
-            "IJBC of InsightFace's release"
+            f"{folder / 'meta'} has to hold either {names}; give the folder IJBB or IJBC of "
+            "InsightFace's release"
         )
     (prefix,) = found
     media, pairs, probes, *galleries = (
@@ -128,75 +127,32 @@ def read_faces(lists: Lists) -> Faces:
     """Read the two lists with a line per face, which have the same images in the same order.
 
     Raises:
-        DataError: a list is missing, empty, or has a wrong line, or they do not fit.
+        DataError: a list is missing, empty, or has a wrong line, or they do not fit; or at least
+            half of the points are those of no face, as in a list with other columns.
     """
-    said = f"the name of an image within {IMAGES}, x and y of five points, and a score"
-    names: list[str] = []
-    numbers = array("d")
-    for name, row in _read(lists.points, _face, said):
-        names.append(name)
-        numbers.extend(row)
-    if not names:
-        raise DataError(f"{lists.points} is empty; take it from InsightFace's release")
-    expected = iter(names)
-
-    def place(words: list[str]) -> tuple[int, int]:
-        name, template, media = words
-        if name != next(expected, None):
-            raise ValueError
-        return _integer(template), _integer(media)
-
-    said = f"the image in this place of {lists.points.name}, a template and a media"
-    places = np.array(list(_read(lists.media, place, said)), np.int64).reshape(-1, 2)
-    if len(places) != len(names):
-        raise DataError(
-            f"{lists.media} has {len(places):,} faces, {lists.points} {len(names):,}; take both "
-            "lists from one release, and download what is cut off again"
+    faces = _read(lists.points, _FACE, "an image, x and y of five points, and a score")
+    media = _read(lists.media, _MEDIA, "an image, its template and its media")
+    names, points, scores = faces["name"], faces["points"], faces["score"]
+    if len(names) != len(media):
+        raise _problem(lists.media, f"has {len(media):,} faces, {lists.points} {len(names):,}")
+    for row in np.flatnonzero(names != media["name"])[:1]:
+        problem = f"has {media['name'][row]!r:.80} in place of {names[row]!r:.80}, face {row + 1:,}"
+        raise _problem(lists.media, f"{problem} of {lists.points.name}")
+    for name in names:
+        if name.startswith("/") or ".." in name.split("/"):
+            raise _problem(lists.points, f"names {name!r:.80}, which is not within {IMAGES}")
+    largest = np.maximum(np.abs(points).max(axis=(1, 2)), np.abs(scores))
+    for row in np.flatnonzero(~(largest <= _LARGEST))[:1]:
+        raise _problem(
+            lists.points, f"has a number of {names[row]!r:.80} that is too large or none"
         )
-    table = np.array(numbers).reshape(len(names), -1)
-    points, scores = table[:, :_POINT_NUMBERS].reshape(-1, 5, 2), table[:, _POINT_NUMBERS]
-    ids, rows = np.unique(places[:, 0], return_inverse=True)
-    return Faces(names, points, scores, ids, rows.astype(np.int64), places[:, 1])
-
-
-def _face(words: list[str]) -> tuple[str, list[float]]:
-    name, row = words[0], [float(word) for word in words[1:]]
-    is_outside = name.startswith("/") or ".." in name.split("/")
-    if is_outside or len(row) != _POINT_NUMBERS + 1 or not all(abs(x) <= _LARGEST for x in row):
-        raise ValueError
-    return name, row
-
-
-def check_points(path: Path, faces: Faces) -> str:
-    """Return a line about the faces whose points are hardly those of a face, if there are any.
-
-    Args:
-        path: of the list of points.
-        faces: read from it.
-
-    Raises:
-        DataError: they are at least half of all, as in a list with other columns, or a face cannot
-            be aligned.
-    """
-    wrong = np.flatnonzero(is_no_face(faces.points)).tolist()
-    counts = f"{len(wrong):,} of {len(faces.names):,} faces"
-    try:
-        if 2 * len(wrong) >= len(faces.names):
-            face = wrong[0]
-            raise DataError(f"its points are those of no face, as of {counts}")
-        for face in wrong:
-            estimate(faces.points[face], any_order=True)
-    except DataError as error:
-        raise DataError(
-            f"{path}, {faces.names[face]!r:.80}: {error}; each line has the name of an image, x "
-            "and y of five points, then the score, in InsightFace's release"
-        ) from None
-    if not wrong:
-        return ""
-    return (
-        f"{path}: the points of {counts} are hardly those of a face, as of some in profile; they "
-        "are aligned as the list says"
-    )
+    is_wrong = is_no_face(points)
+    if 2 * is_wrong.sum() >= len(names):
+        problem = f"has points of no face for {names[is_wrong.argmax()]!r:.80}"
+        problem += f", as for {is_wrong.sum():,} of {len(names):,} faces"
+        raise _problem(lists.points, problem)
+    ids, rows = np.unique(media["template"], return_inverse=True)
+    return Faces(names.tolist(), points, scores, ids, rows.astype(np.int64), media["media"])
 
 
 def read_pairs(path: Path, template_ids: Ints) -> Pairs:
@@ -209,85 +165,63 @@ def read_pairs(path: Path, template_ids: Ints) -> Pairs:
     Raises:
         DataError: the list is missing or has a wrong line, or pairs of one kind only.
     """
-    rows = {str(template): row for row, template in enumerate(template_ids.tolist())}
-    labels = {"0": 0, "1": 1}
-
-    def pair(words: list[str]) -> tuple[int, int, int]:
-        first, second, label = words
-        return rows[first], rows[second], labels[label]
-
-    numbers = array("i")
-    for found in _read(path, pair, "two templates that have faces, and the label 0 or 1"):
-        numbers.extend(found)
-    first, second, label = np.array(numbers, np.int32).reshape(-1, 3).T
-    same = label == 1
-    if same.all() or not same.any():
-        raise DataError(
-            f"{path} has {len(same):,} pairs, {int(same.sum()):,} of one person; both kinds of "
-            "pairs are needed"
-        )
-    return Pairs(first, second, same)
+    table = _read(path, _PAIR, "two templates, and 1 for one person or 0")
+    labels = np.unique(table["label"]).tolist()
+    if labels != [0, 1]:
+        raise _problem(path, f"has the labels {labels}; both 0 and 1 are needed, and no others")
+    first, second = (
+        _rows(path, template_ids, table[name]).astype(np.int32) for name in ("first", "second")
+    )
+    return Pairs(first, second, table["label"] == 1)
 
 
 def read_subjects(path: Path, template_ids: Ints) -> Subjects:
     """Read a gallery or the probes.
 
     Args:
-        path: a table with commas between, with or without a heading; a line per image, that begins
-            with its template and its subject. A template may be there several times.
+        path: a table with commas between, and a heading; a line per image, that begins with its
+            template and its subject. A template may be there several times.
         template_ids: all that have faces, ascending.
 
     Raises:
         DataError: the table is missing, empty or has a wrong line; a template has two subjects, or
             no face.
     """
-    subjects: dict[int, int] = {}
-    known = set(template_ids.tolist())
-
-    def image(words: list[str]) -> None:
-        template, subject = (_integer(word.strip()) for word in words[:2])
-        if template not in known or subjects.setdefault(template, subject) != subject:
-            raise ValueError
-
-    for _ in _read(path, image, "a template that has faces, its only subject, and others", ","):
-        pass
-    if not subjects:
-        raise DataError(f"{path} has no templates; take it from InsightFace's release")
-    templates, people = np.array(sorted(subjects.items()), np.int64).T
-    return Subjects(np.searchsorted(template_ids, templates), people)
+    layout = {"delimiter": ",", "usecols": (0, 1), "skiprows": 1}
+    expected = "a template, its subject, and others, after a heading"
+    table = np.unique(_read(path, _SUBJECT, expected, **layout))
+    templates, subjects = table["template"], table["subject"]
+    for row in np.flatnonzero(np.diff(templates) == 0)[:1]:
+        raise _problem(path, f"has two subjects for the template {templates[row]}")
+    return Subjects(_rows(path, template_ids, templates), subjects)
 
 
-def _read(
-    path: Path, parse: Callable[[list[str]], _Row], expected: str, separator: Optional[str] = None
-) -> Iterator[_Row]:
-    """Yield what ``parse`` returns for the words of each line that is not empty.
+def _rows(path: Path, template_ids: Ints, templates: Ints) -> Ints:
+    """Return the row of each template."""
+    rows = np.minimum(np.searchsorted(template_ids, templates), len(template_ids) - 1)
+    for wrong in np.flatnonzero(template_ids[rows] != templates)[:1]:
+        raise _problem(path, f"has the template {templates[wrong]}, which has no faces")
+    return rows
 
-    It refuses a line by a ``ValueError`` or ``KeyError``. With a separator, the first line is a
-    heading unless it begins with a number.
-    """
+
+def _read(path: Path, columns: np.dtype[Any], expected: str, **layout: Any) -> NDArray[Any]:
+    """Return a row for each line that is not empty; ``layout`` is for ``numpy.loadtxt``."""
     try:
-        file = io.TextIOWrapper(open_regular(path), "utf-8-sig", "surrogateescape")
+        with io.TextIOWrapper(open_regular(path), "utf-8-sig", "surrogateescape") as file:
+            with warnings.catch_warnings():
+                # A table without rows, and a number that is no integer.
+                warnings.simplefilter("error")
+                return np.loadtxt(file, columns, comments=None, ndmin=1, **layout)
     except OSError as error:
         raise DataError(
             f"{path} cannot be read: {error.strerror}; take it from InsightFace's release (with "
             "--protocol, the lists of the other protocol are not needed)"
         ) from None
-    with file:
-        for number, line in enumerate(file, 1):
-            is_heading = number == 1 and separator and not line.lstrip()[:1].isdecimal()
-            if is_heading or not line.strip():
-                continue
-            try:
-                row = parse(line.split(separator))
-            except (ValueError, KeyError):
-                raise DataError(
-                    f"{path}, line {number}: {line.strip()!r:.80} is not {expected}; take all "
-                    "lists from one release"
-                ) from None
-            yield row
+    except (ValueError, Warning) as error:
+        # The warning goes on with the object that it has read.
+        reason = str(error).partition(': "')[0]
+        raise _problem(path, f"has a line that is not {expected} ({reason:.200})") from None
 
 
-def _integer(word: str) -> int:
-    if not (word.isascii() and word.isdecimal() and len(word) <= _MAX_DIGITS):
-        raise ValueError
-    return int(word)
+def _problem(path: Path, problem: str) -> DataError:
+    return DataError(f"{path} {problem}; take all lists from one release of InsightFace")

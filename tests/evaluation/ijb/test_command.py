@@ -278,7 +278,7 @@ def test_images(images: MadeSet, monkeypatch: Any, capsys: Any, flip: bool) -> N
     features = np.stack(np.split(np.load("out/part-00000.npy"), 1 + flip, axis=1))
     np.testing.assert_allclose(features, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
     printed = capsys.readouterr()
-    assert found["flip"] == flip and "of a face" not in printed.err
+    assert found["flip"] == flip
     for said in ("IJB-C 1:1, 400 pairs of 24 templates, ", "as ijb.py", "gallery_G2  ",
                  "IJB-C 1:N, 16 mixed probes", f"\n{name} "):  # fmt: skip
         assert said in printed.out
@@ -289,19 +289,16 @@ def test_images(images: MadeSet, monkeypatch: Any, capsys: Any, flip: bool) -> N
 
 
 @pytest.mark.parametrize("first", [30, 31])
-def test_a_list_of_other_columns_is_named(images: MadeSet, capsys: Any, first: int) -> None:
-    """Faces would be cut out wrong, which numbers alone do not say; fewer than half are counted."""
+def test_a_list_of_other_columns_is_named(images: MadeSet, first: int) -> None:
+    """Faces would be cut out wrong, which numbers alone do not say; fewer than half may be."""
     rows = [line.split() for line in POINTS.read_text().splitlines()]
     for row in rows[first:]:
         row.insert(1, row.pop())
     POINTS.write_text("".join(" ".join(row) + "\n" for row in rows))
     if first == 31:
         run("IJBC --model m,0 --protocol 1:1 --out out")
-        said = f"{POINTS}: the points of 29 of 60 faces are hardly those of a face, as of some in p"
-        assert capsys.readouterr().err.count(said) == 1
         return
-    message = f"{POINTS}, '31.png': its points are those of no face, as of 30 of 60"
-    message += " faces; each line has the name of an image"
+    message = f"{POINTS} has points of no face for '31.png', as for 30 of 60 faces; take all"
     assert_refused(message, command.main, MADE.split(), SimpleNamespace(rank=1, size=2))
     assert not Path("out").exists()
 
@@ -367,7 +364,9 @@ def test_what_is_wrong_is_named_before_anything_is_embedded(made: MadeSet) -> No
     with PAIRS.open("a") as file:
         file.write("10 13\n")
     shutil.rmtree("out", ignore_errors=True)
-    message = f"{PAIRS}, line 5001: '10 13' is not two templates th"
+    message = (
+        f"{PAIRS} has a line that is not two templates, .* columns changed from 3 to 2 at row 5001"
+    )
     check_refusal(command.main, MADE.split(), message)
     world = SimpleNamespace(
         rank=1, size=2, broadcast_object=lambda value, name: {**value, "model": "another"}
