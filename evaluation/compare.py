@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
@@ -17,9 +18,9 @@ from numpy.typing import NDArray
 
 from data.align.points import PointsFile
 from data.named_images import NamedImages, image_files
-from data.verification.bin_file import VerificationSet, read_bin
-from evaluation.features import normalized, sums_of_views
-from evaluation.network import FaceNetwork, device_of, open_network
+from data.verification.bin_file import read_bin
+from evaluation.features import FaceNetwork, normalized
+from evaluation.network import device_of, open_network
 from evaluation.options import add_network, cosine, share
 from evaluation.verification import embed_pairs
 from evaluation.verification.curves import pairs_of, threshold_for
@@ -70,23 +71,9 @@ def _cosine(options: argparse.Namespace, network: FaceNetwork) -> float:
         remedy = "" if options.align else "; cut the faces out with --align POINTS.txt"
         raise DataError(f"{error}{remedy}") from None
 
-    features, _ = sums_of_views(network.extract, np.stack(images), 2, flip=not options.no_flip)
+    features, _ = replace(network, batch_size=2).sums(np.stack(images))
     first, second = normalized(features).astype(np.float64)
     return float(first @ second)
-
-
-def _different_cosines(
-    options: argparse.Namespace, network: FaceNetwork, target: VerificationSet
-) -> NDArray[np.float64]:
-    embeddings, _ = embed_pairs(
-        network.extract,
-        target,
-        batch_size=options.batch_size,
-        flip=not options.no_flip,
-        image_size=network.image_size,
-    )
-    cosines: NDArray[np.float64] = pairs_of(embeddings, target.same, 1).cosines[~target.same]
-    return cosines
 
 
 def _threshold(far: float, different: NDArray[np.float64], name: str) -> float:
@@ -112,7 +99,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     found = _cosine(options, network)
     threshold, said = options.threshold, "as given; --target FILE.bin measures its FAR"
     if target is not None:
-        different = _different_cosines(options, network, target)
+        embeddings, _ = embed_pairs(network, target)
+        different = pairs_of(embeddings, target.same, 1).cosines[~target.same]
         if threshold is None:
             threshold = _threshold(options.far or _FAR, different, target.name)
         accepted = int((different >= threshold).sum())

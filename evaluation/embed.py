@@ -13,6 +13,7 @@ import argparse
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Optional, Union
@@ -20,7 +21,7 @@ from typing import Any, BinaryIO, Optional, Union
 import numpy as np
 
 from data.worker_threads import add_workers, map_in_order, say, track
-from evaluation.features import Features, Images, normalized, sums_of_views
+from evaluation.features import Features, Images, normalized
 from evaluation.files import map_floats
 from evaluation.network import check_same, device_of, open_network
 from evaluation.options import EMBED, add_network
@@ -226,16 +227,15 @@ def embed(options: argparse.Namespace, world: Any = None) -> None:
         check_same(world, faces.checksum(), "embed.inputs", "images")
     for line in faces.remarks if world.rank == 0 else ():
         say(line)
-    batch_size = min(options.batch_size, -(-len(faces) // world.size))
+    network = replace(network, batch_size=min(options.batch_size, -(-len(faces) // world.size)))
 
     def rows_of(images: Images) -> Features:
-        flip = not options.no_flip
-        features, _ = sums_of_views(network.extract, images, batch_size, flip=flip)
+        features, _ = network.sums(images)
         return features if options.raw else normalized(features)
 
     # Only the network knows how wide its rows are.
     width = rows_of(np.zeros((1, 3, *network.image_size), np.uint8)).shape[1]
-    blocks = _blocks(options, faces, rows_of, batch_size, width, world)
+    blocks = _blocks(options, faces, rows_of, network.batch_size, width, world)
     if world.rank != 0:
         deque(blocks, maxlen=0)
         return

@@ -7,6 +7,7 @@ the one that a verification judges.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -27,32 +28,44 @@ class NotFiniteError(DataError):
     """Embeddings are not finite, or too large for a length: the network has diverged."""
 
 
-def features_of_views(extract: Extract, images: Images, batch_size: int, *, flip: bool) -> Features:
-    """Return the features [views, b, D] of images, and with ``flip`` of their mirror images.
+@dataclass(frozen=True)
+class FaceNetwork:
+    """A network, and how images are given to it."""
 
-    Args:
-        extract: the network.
-        images: uint8 [b, 3, h, w], at most ``batch_size``, and possibly none.
-        batch_size: what the batch is filled up to with black images, so that MXNet plans the
-            network for one shape only.
-        flip: whether mirror images count.
+    extract: Extract
+    image_size: tuple[int, int] = FACE_SIZE
+    """Height and width of its images."""
+    batch_size: int = 64
+    """Images per call: a smaller batch is filled up, so that MXNet plans for one shape only."""
+    flip: bool = True
+    """Whether mirror images count."""
+    name: str = "the network"
+    """Its file, for messages and notes."""
 
-    Raises:
-        NotFiniteError: features are not finite, or too large for a length.
-        DataError: all features are 0.
-    """
-    filled = np.zeros((batch_size, *images.shape[1:]), np.uint8)
-    filled[: len(images)] = images
-    views = [filled, np.ascontiguousarray(filled[..., ::-1])] if flip else [filled]
-    features: Features = np.stack([extract(view)[: len(images)] for view in views])
-    check_finite(features)
-    if images.any() and not features.any():
-        raise DataError(
-            f"the network gives embeddings of length 0 for all {len(images)} images of a batch, so "
-            "every cosine would be 0; its weights are zeros, or those of another network: give "
-            "another epoch"
-        )
-    return features
+    def views(self, images: Images) -> Features:
+        """Return the features [views, b, D] of at most ``batch_size`` images, and of their mirrors.
+
+        Raises:
+            NotFiniteError: features are not finite, or too large for a length.
+            DataError: all features are 0.
+        """
+        filled = np.zeros((self.batch_size, *images.shape[1:]), np.uint8)
+        filled[: len(images)] = images
+        views = [filled, np.ascontiguousarray(filled[..., ::-1])] if self.flip else [filled]
+        features: Features = np.stack([self.extract(view)[: len(images)] for view in views])
+        check_finite(features)
+        if images.any() and not features.any():
+            raise DataError(
+                f"the network gives embeddings of length 0 for all {len(images)} images of a "
+                "batch, so every cosine would be 0; its weights are zeros, or those of another "
+                "network: give another epoch"
+            )
+        return features
+
+    def sums(self, images: Images) -> tuple[Features, NDArray[np.float32]]:
+        """Return the sums [b, D] of the features of all views, and the means [b] of their norms."""
+        features = self.views(images)
+        return features.sum(axis=0), np.linalg.norm(features, axis=2).mean(axis=0)
 
 
 def check_finite(features: Features) -> None:
@@ -60,26 +73,18 @@ def check_finite(features: Features) -> None:
 
     Without it they are as far from each other as those of two people.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        lengths = np.linalg.norm(features, axis=-1)
-    if not np.isfinite(lengths).all():
+    is_finite = _has_length(features)
+    if not is_finite.all():
         raise NotFiniteError(
-            f"the network gives embeddings that are not finite ({(~np.isfinite(lengths)).sum():,} "
-            f"of {lengths.size:,}); it has diverged, or its type is too small for them: give an "
+            f"the network gives embeddings that are not finite ({(~is_finite).sum():,} of "
+            f"{is_finite.size:,}); it has diverged, or its type is too small for them: give an "
             "earlier epoch, or --dtype float32"
         )
 
 
-def sums_of_views(
-    extract: Extract, images: Images, batch_size: int, *, flip: bool
-) -> tuple[Features, NDArray[np.float32]]:
-    """Return the features [b, D] of images, and their norms [b]; see ``features_of_views``.
-
-    With ``flip``, the features are the sum of those of an image and its mirror image, and a norm is
-    the mean of both.
-    """
-    features = features_of_views(extract, images, batch_size, flip=flip)
-    return features.sum(axis=0), np.linalg.norm(features, axis=2).mean(axis=0)
+def _has_length(features: NDArray[Any]) -> NDArray[np.bool_]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.isfinite(np.linalg.norm(features, axis=-1))
 
 
 def normalized(features: NDArray[Any]) -> NDArray[Any]:
@@ -95,13 +100,13 @@ def finite_rows(embeddings: NDArray[Any], first: int, count: int, what: str) -> 
     Raises:
         DataError: a row of ``what`` is not finite, or too large for a length.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore"):
         rows = np.array(embeddings[first : first + count], np.float32)
-        has_length = np.isfinite(np.linalg.norm(rows, axis=1))
-    if not has_length.all():
+    wrong = np.flatnonzero(~_has_length(rows))
+    if len(wrong):
         raise DataError(
-            f"row {first + int(np.argmin(has_length))} of {what} is not finite, or too large for a "
-            "length; embed these images again"
+            f"row {first + wrong[0]} of {what} is not finite, or too large for a length; embed "
+            "these images again"
         )
     return rows
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.features import FACE_SIZE, Extract
+from evaluation.features import FACE_SIZE, FaceNetwork
 from evaluation.options import Source
 from runtime import environment
 from runtime.errors import ConfigError, DataError
@@ -24,20 +24,6 @@ from runtime.untrusted.onnx_model import import_onnx, open_session, read_model
 
 # Half of the largest pixel, as a float32: a product with it stays one.
 _MIDDLE = np.float32(127.5)
-
-
-class FaceNetwork(NamedTuple):
-    """A network, ready to compute.
-
-    Attributes:
-        extract: from RGB images uint8 [b, 3, *image_size] to features float32 [b, D].
-        image_size: height and width.
-        name: the file, for messages and notes.
-    """
-
-    extract: Extract
-    image_size: tuple[int, int]
-    name: str
 
 
 class OnnxNetwork:
@@ -66,33 +52,29 @@ class OnnxNetwork:
                 f"{name} has {len(inputs)} inputs and {len(outputs)} outputs; give a network from "
                 "images [b, 3, h, w] to embeddings"
             )
-        batch, *shape = inputs[0].shape
         self._input = inputs[0].name
+        batch, *sides = inputs[0].shape
+        self.batch_size, self.image_shape = batch if isinstance(batch, int) else None, tuple(sides)
         self.takes_bytes = "uint8" in inputs[0].type
         self.scales_pixels = False
-        self.batch_size = batch if isinstance(batch, int) else None
-        self.image_shape = tuple(shape)
 
     def extract(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the output float32 [b, n] for images uint8 [b, channels, h, w], RGB.
 
         A network for one batch size gets whole batches, of which the last is filled up.
         """
-        size = self.batch_size or len(images)
-        parts = [
-            self._run(images[start : start + size], size) for start in range(0, len(images), size)
-        ]
-        return np.concatenate(parts)
-
-    def _run(self, images: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
-        dtype: Any = np.uint8 if self.takes_bytes else np.float32
-        filled: NDArray[Any] = np.zeros((size, *images.shape[1:]), dtype)
-        filled[: len(images)] = images
+        count = len(images)
+        size = self.batch_size or count
+        given: NDArray[Any] = images if self.takes_bytes else images.astype(np.float32)
         if self.scales_pixels:
-            filled = (filled - _MIDDLE) / _MIDDLE
+            given = (given - _MIDDLE) / _MIDDLE
+        given = np.pad(given, [(0, -count % size), *[(0, 0)] * 3])
         try:
-            (given,) = self._session.run(None, {self._input: filled})
-            output = np.asarray(given, np.float32)
+            outputs = [
+                np.asarray(self._session.run(None, {self._input: batch})[0], np.float32)
+                for batch in np.split(given, len(given) // size)
+            ]
+            return np.concatenate(outputs)[:count]
         except Exception as error:
             height, width = images.shape[2:]
             raise DataError(
@@ -100,12 +82,6 @@ class OnnxNetwork:
                 f"({one_line(str(error))}); give the size that it was trained with as "
                 "--image-size, or a smaller --batch-size"
             ) from None
-        if output.shape[:1] != (size,):
-            raise DataError(
-                f"{self._name} gives {list(output.shape)} for {size} images; export it with an "
-                "open batch, output [b, D]"
-            )
-        return output[: len(images)]
 
 
 def normalizes_pixels(content: bytes) -> bool:
@@ -162,13 +138,15 @@ def open_network(options: argparse.Namespace, context: Optional[object] = None) 
         DataError: a file is missing or broken, or no network for images of faces.
     """
     size = tuple(options.image_size) if options.image_size else None
+    given: dict[str, Any] = {"batch_size": options.batch_size, "flip": not options.no_flip}
     if isinstance(options.model, Path):
         if options.dtype != "float32":
             raise ConfigError(
                 f"--dtype {options.dtype} is for networks of MXNet, and {options.model} has types "
                 "of its own; leave it out, or name a checkpoint"
             )
-        return _open_onnx(options.model, size)
+        network, image_size = _open_onnx(options.model, size)
+        return FaceNetwork(network.extract, image_size, name=str(options.model), **given)
     # Here, because rooms meet in programs only, and this is a part of several.
     from backbones.model import Backbone
 
@@ -176,32 +154,29 @@ def open_network(options: argparse.Namespace, context: Optional[object] = None) 
     image_size = size or FACE_SIZE
     backbone = Backbone.load(prefix, epoch, image_size=image_size, ctx=context, dtype=options.dtype)
     backbone.hybridize()
-    return FaceNetwork(backbone.inference(), image_size, f"{prefix},{epoch}")
+    return FaceNetwork(backbone.inference(), image_size, name=f"{prefix},{epoch}", **given)
 
 
-def _open_onnx(path: Path, size: Optional[tuple[int, int]]) -> FaceNetwork:
+def _open_onnx(path: Path, size: Optional[tuple[int, int]]) -> tuple[OnnxNetwork, tuple[int, int]]:
+    """Return a network for faces, and the height and width of its images."""
     wanted = size or FACE_SIZE
     content = read_model(path, wanted)
     network = OnnxNetwork(content, str(path))
     network.scales_pixels = not (network.takes_bytes or normalizes_pixels(content))
-    channels, *stated = network.image_shape
-    if channels != 3:
-        raise DataError(
-            f"{path} takes images {list(network.image_shape)}; give a network that takes RGB "
-            "images [b, 3, height, width]"
-        )
     # A side that the file leaves open is no number.
-    known = [side if isinstance(side, int) else wanted[i] for i, side in enumerate(stated)]
+    sides = zip(network.image_shape, (3, *wanted))
+    channels, *known = (side if isinstance(side, int) else other for side, other in sides)
     image_size = known[0], known[1]
-    if size and size != image_size:
+    if channels != 3 or (size and size != image_size):
         raise ConfigError(
-            f"--image-size {size[0]} {size[1]} contradicts {path}, which takes images of "
-            f"{image_size[0]} x {image_size[1]}; leave it out"
+            f"{path} takes images {list(network.image_shape)}, and not [3, {wanted[0]}, "
+            f"{wanted[1]}]; give a network for RGB images, and leave --image-size out"
         )
     # Two, since an output that has a row per batch has the right shape for one image.
     shape = network.extract(np.zeros((2, 3, *image_size), np.uint8)).shape
-    if len(shape) != 2:
+    if len(shape) != 2 or shape[0] != 2:
         raise DataError(
-            f"{path} gives {list(shape)} for two images; give a network whose output is [b, D]"
+            f"{path} gives {list(shape)} for two images; give a network whose output is [b, D], "
+            "or export it with an open batch"
         )
-    return FaceNetwork(network.extract, image_size, str(path))
+    return network, image_size

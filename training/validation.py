@@ -17,7 +17,7 @@ from data.batches.image_loader import BROKEN
 from data.batches.loader import Batch
 from data.verification.bin_file import VerificationSet
 from evaluation import verification
-from evaluation.features import NotFiniteError
+from evaluation.features import FaceNetwork, NotFiniteError
 from parallel.world import World
 from runtime.errors import DataError
 from runtime.mxnet import mx
@@ -60,16 +60,10 @@ class Verifier(Stateful):
             DataError: a set is broken, or the network has diverged.
         """
         average_statistics(self._backbone, self._world)
-        extract = self._backbone.inference()
+        network = FaceNetwork(self._backbone.inference(), self._image_size, self._batch_size)
         for target in self._targets:
             try:
-                result = verification.evaluate(
-                    extract,
-                    target,
-                    batch_size=self._batch_size,
-                    world=self._world,
-                    image_size=self._image_size,
-                )
+                result = verification.evaluate(network, target, self._world)
             except NotFiniteError:
                 remedy = "lower --lr" if update else "give another epoch as --pretrained"
                 raise DataError(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Optional
@@ -21,7 +22,7 @@ import numpy as np
 
 from data.align.points import read_face
 from data.worker_threads import add_workers, map_in_order, track
-from evaluation.features import FACE_SIZE, Images, batches, features_of_views
+from evaluation.features import FACE_SIZE, Images, batches
 from evaluation.files import check_output, write_output
 from evaluation.ijb import protocols
 from evaluation.ijb.features_folder import PART, FeaturesFolder, describe
@@ -100,7 +101,7 @@ def _embed(
             f"faces are aligned to 112 x 112, and {network.name} is to take "
             "{} x {}; leave --image-size out, or give another network".format(*network.image_size)
         )
-    batch_size = min(options.batch_size, PART)
+    network = replace(network, batch_size=min(options.batch_size, PART))
     own = missing[world.rank :: world.size]
     numbers = list(chain.from_iterable(map(folder.faces, own)))
 
@@ -114,10 +115,7 @@ def _embed(
                 shown = track(images, len(numbers), "embedding")
             for part in own:
                 found = islice(shown, len(folder.faces(part)))
-                views = [
-                    features_of_views(network.extract, batch, batch_size, flip=not options.no_flip)
-                    for batch in batches(found, batch_size)
-                ]
+                views = [network.views(batch) for batch in batches(found, network.batch_size)]
                 folder.write(part, np.concatenate([np.concatenate(one, axis=1) for one in views]))
     except DataError as error:
         raise DataError(

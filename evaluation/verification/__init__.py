@@ -18,15 +18,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.features import (
-    FACE_SIZE,
-    Extract,
-    Features,
-    Images,
-    batches,
-    normalized,
-    sums_of_views,
-)
+from evaluation.features import FaceNetwork, Features, Images, batches, normalized
 from evaluation.verification.curves import (
     FOLDS,
     Pairs,
@@ -66,23 +58,15 @@ class VerificationResult:
 
 
 def evaluate(
-    extract: Extract,
-    target: VerificationSet,
-    *,
-    batch_size: int,
-    world: Any = None,
-    flip: bool = True,
-    image_size: tuple[int, int] = FACE_SIZE,
+    network: FaceNetwork, target: VerificationSet, world: Any = None
 ) -> VerificationResult:
-    """Return how well ``extract`` verifies the pairs of ``target``; see ``embed_pairs``.
+    """Return how well a network verifies the pairs of ``target``; see ``embed_pairs``.
 
     Raises:
         DataError: the set has fewer pairs than folds, or pairs of one kind only.
     """
     check_pairs(target)
-    embeddings, xnorm = embed_pairs(
-        extract, target, batch_size=batch_size, world=world, flip=flip, image_size=image_size
-    )
+    embeddings, xnorm = embed_pairs(network, target, world)
     return verify(pairs_of(embeddings, target.same), xnorm=xnorm)
 
 
@@ -101,26 +85,12 @@ def check_pairs(target: VerificationSet, folds: int = FOLDS) -> None:
 
 
 def embed_pairs(
-    extract: Extract,
-    target: VerificationSet,
-    *,
-    batch_size: int,
-    world: Any = None,
-    flip: bool = True,
-    image_size: tuple[int, int] = FACE_SIZE,
+    network: FaceNetwork, target: VerificationSet, world: Any = None
 ) -> tuple[Features, float]:
     """Return the embeddings [2 P, D] of all pairs and their mean norm; the same on every rank.
 
-    An image that is in several pairs is embedded once. Each rank embeds its part of the images; one
-    allgather brings the embeddings together.
-
-    Args:
-        extract: the network.
-        target: the pairs.
-        batch_size: images per call of ``extract``; the last batch is filled up.
-        world: the ranks that share the pairs; None for this process alone.
-        flip: embed the mirror images, too.
-        image_size: height and width that the network takes.
+    An image that is in several pairs is embedded once. Each rank of ``world``, or this process
+    alone, embeds its part of the images; one allgather brings the embeddings together.
     """
     # Here, because reports are made on machines without OpenCV.
     from data.worker_threads import map_in_order
@@ -130,13 +100,14 @@ def embed_pairs(
     own = distinct[len(distinct) * rank // size : len(distinct) * (rank + 1) // size].tolist()
 
     def decode(number: int) -> Images:
-        image: Images = target.decode([number], image_size)[0]
+        image: Images = target.decode([number], network.image_size)[0]
         return image
 
     with map_in_order(decode, own, workers=1) as images:
         # Only the network knows D, so a rank without images embeds none in one batch.
-        of_rank = batches(images, batch_size) if own else [np.zeros((0, 3, *image_size), np.uint8)]
-        found = [sums_of_views(extract, batch, batch_size, flip=flip) for batch in of_rank]
+        none = [np.zeros((0, 3, *network.image_size), np.uint8)]
+        of_rank = batches(images, network.batch_size) if own else none
+        found = [network.sums(batch) for batch in of_rank]
     rows = np.concatenate([np.column_stack([normalized(sums), norms]) for sums, norms in found])
     if size > 1:
         rows = world.allgather_numpy(rows, f"verification.{target.name}")

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, Optional
 
 from data.verification.bin_file import VerificationSet, read_bin
+from evaluation.features import FaceNetwork
 from evaluation.files import check_output, write_output
-from evaluation.network import FaceNetwork, device_of, files_of, open_network
+from evaluation.network import device_of, files_of, open_network
 from evaluation.options import (
     VERIFICATION,
     Source,
@@ -215,13 +216,7 @@ def _verify(
     network: FaceNetwork, target: VerificationSet, options: argparse.Namespace
 ) -> SetReport:
     """Embed a set, print its line and write its bad cases."""
-    embeddings, xnorm = embed_pairs(
-        network.extract,
-        target,
-        batch_size=options.batch_size,
-        flip=not options.no_flip,
-        image_size=network.image_size,
-    )
+    embeddings, xnorm = embed_pairs(network, target)
     pairs = pairs_of(embeddings, target.same, options.nfolds)
     report = SetReport(target.name, pairs, xnorm=xnorm)
     which = f" by {network.name}" if len(options.model) > 1 else ""

@@ -163,7 +163,8 @@ def _onnx_seeds(folder: Path) -> list[bytes]:
 
 def _use_onnx(path: Path) -> None:
     """As a network for faces, which gets one image."""
-    options = Namespace(image_size=_SIZE, model=path, dtype="float32")
+    given = {"dtype": "float32", "batch_size": 1, "no_flip": True}
+    options = Namespace(image_size=_SIZE, model=path, **given)
     assert not np.isin(open_network(options).extract(_IMAGES), [_SECRET]).any()
 
 

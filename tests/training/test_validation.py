@@ -21,7 +21,7 @@ from data.batches.image_loader import BROKEN
 from data.batches.loader import PADDING, Batch
 from data.batches.position import EpochPlan
 from evaluation import verification
-from evaluation.features import NotFiniteError
+from evaluation.features import FaceNetwork, NotFiniteError
 from parallel.world import LoneWorld, World
 from runtime.errors import DataError
 from runtime.mxnet import mx
@@ -292,7 +292,7 @@ def make(best, monkeypatch):
         reports: list[tuple] = []
         left = {name: iter(values) for name, values in accuracies.items()}
 
-        def evaluate(extract, target, **options):
+        def evaluate(network, target, world):
             return SimpleNamespace(accuracy=next(left[target.name]))
 
         calls = Mock(side_effect=evaluate)
@@ -336,13 +336,11 @@ def test_first_last_and_best_of_the_network_of_all_ranks(make, best, caplog) -> 
         "verification cfp: accuracy untrained 0.4000, trained 0.6000, best 0.6000",
     ]
     # Averaged once before both sets; the rank evaluates its share.
-    extracts = [(one.args[0], one.args[1].name) for one in calls.mock_calls[1:4]]
-    times = ("averaged 1 times", "averaged 2 times", "averaged 2 times")
-    assert extracts == [*zip(times, ("cfp", "lfw", "cfp"))]
-    options = calls.call_args.kwargs
-    world = options.pop("world")
-    assert (world.rank, world.size) == (2, 3)
-    assert options == {"batch_size": 5, "image_size": (8, 9)}
+    networks = [one.args[0] for one in calls.mock_calls[1:4]]
+    assert [one.args[1].name for one in calls.mock_calls[1:4]] == ["cfp", "lfw", "cfp"]
+    assert [one.extract for one in networks] == [f"averaged {n} times" for n in (1, 2, 2)]
+    assert networks[0] == FaceNetwork("averaged 1 times", (8, 9), 5)
+    assert calls.call_args.args[2] is best.world
 
 
 def test_a_run_that_goes_on_remembers(make, caplog) -> None:

@@ -88,7 +88,7 @@ def test_an_onnx_file_has_the_accuracy_of_its_checkpoint(run: Any, capsys) -> No
     export(f"--model m,0 {SIZE}".split())
     capsys.readouterr()
     assert run("", "--model m.onnx --target one.bin").out == run("--target one.bin").out
-    message = "takes images of 32 x 32; leave it out"
+    message = r"takes images \[3, 32, 32\], and not \[3, 8, 8\]; .* leave --image-size out"
     check_refusal(command.main, f"{WORDS} --model m.onnx --image-size 8 8".split(), message)
 
 

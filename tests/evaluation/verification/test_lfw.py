@@ -11,6 +11,7 @@ from scipy.stats import binom
 
 from backbones.model import Backbone
 from data.verification.bin_file import VerificationSet
+from evaluation.features import FaceNetwork
 from evaluation.verification import embed_pairs, evaluate
 from evaluation.verification.curves import FOLDS, hold_out, pairs_of
 from tests.evaluation.verification.test_verification import bools
@@ -48,7 +49,8 @@ def published(toolkit_data: Path) -> Backbone:
 def test_the_accuracy_of_a_published_checkpoint(toolkit_data: Path, published: Backbone) -> None:
     """A hundred pairs: enough to see swapped channels or a wrong scale."""
     target = lfw_pairs(toolkit_data, 5, 5)
-    assert evaluate(published.extract, target, batch_size=20, flip=False).accuracy >= 0.97
+    network = FaceNetwork(published.extract, batch_size=20, flip=False)
+    assert evaluate(network, target).accuracy >= 0.97
 
 
 LONG = [pytest.mark.models, pytest.mark.timeout(1800)]
@@ -61,7 +63,7 @@ LONG = [pytest.mark.models, pytest.mark.timeout(1800)]
 )
 def test_a_threshold_keeps_its_rate(toolkit_data, published, same, different, fars) -> None:
     target = lfw_pairs(toolkit_data, same, different)
-    embeddings, _ = embed_pairs(published.inference(), target, batch_size=64, flip=False)
+    embeddings, _ = embed_pairs(FaceNetwork(published.inference(), flip=False), target)
     pairs = pairs_of(embeddings, target.same)
     for far in fars:
         found = hold_out(pairs, far)

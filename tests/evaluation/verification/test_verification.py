@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from evaluation.features import normalized
+from evaluation.features import FaceNetwork, normalized
 from evaluation.verification import curves, embed_pairs, evaluate, verify
 from evaluation.verification.curves import (
     accuracies_of_folds,
@@ -139,30 +139,30 @@ def test_mirror_image_is_added_before_normalizing() -> None:
         (True, both, (np.sqrt(73) + np.sqrt(52)) / 2),
         (False, features / np.sqrt(73), (np.sqrt(73) + np.sqrt(52)) / 2),
     ):
-        found, mean = embed_pairs(
+        network = FaceNetwork(
             lambda batch: batch.reshape(len(batch), 2).astype(np.float32) * [[1, 2]],
-            target, batch_size=1, flip=flip, image_size=(1, 2),
-        )  # fmt: skip
+            *((1, 2), 1, flip),
+        )
+        found, mean = embed_pairs(network, target)
         np.testing.assert_allclose(found[0], embedding, rtol=1e-6)
         assert mean == pytest.approx(norm, rel=1e-6)
 
 
 def test_every_batch_has_one_shape() -> None:
     target, extract = FakeTarget(pairs=5), Mock(side_effect=corner)
-    settings = {"image_size": (4, 4), "flip": False}
-    embeddings, _ = embed_pairs(extract, target, batch_size=4, **settings)
+    embeddings, _ = embed_pairs(FaceNetwork(extract, (4, 4), 4, False), target)
     shapes = [call.args[0].shape for call in extract.call_args_list]
     assert {*shapes} == {(4, 3, 4, 4)} and embeddings.flags.c_contiguous
-    whole, _ = embed_pairs(corner, target, batch_size=10, **settings)
+    whole, _ = embed_pairs(FaceNetwork(corner, (4, 4), 10, False), target)
     np.testing.assert_array_equal(embeddings, whole)
     target.images[:] = 0
-    embeddings, norm = embed_pairs(corner, target, batch_size=2, **settings)
+    embeddings, norm = embed_pairs(FaceNetwork(corner, (4, 4), 2, False), target)
     assert not embeddings.any() and not norm
 
 
 def evaluate_over_ranks(target: Any, size: int) -> list[Any]:
     def run(world: Any) -> Any:
-        return evaluate(corner, target, batch_size=4, world=world, image_size=(4, 4))
+        return evaluate(FaceNetwork(corner, (4, 4), 4), target, world)
 
     target.decoded.clear()
     return run_ranks(size, run)

@@ -115,7 +115,9 @@ def test_weights_in_another_file_are_refused_by_every_command(folder: Path) -> N
     models[-1].graph.node[0].attribute[0].t.CopyFrom(outside("../secret"))
     for made in models:
         path = written(folder, made)
-        command = Namespace(model=path, image_size=SIZE, dtype="float32")
+        command = Namespace(
+            model=path, image_size=SIZE, dtype="float32", batch_size=1, no_flip=True
+        )
         calls: Any = ((read_model, (path, SIZE)), (open_network, (command,)))
         for open_model, given in calls:
             with pytest.raises(DataError, match="the tensor 'w' is in another file") as caught:
