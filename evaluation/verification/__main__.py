@@ -32,10 +32,10 @@ from evaluation.verification import check_pairs, embed_pairs
 from evaluation.verification.curves import FOLDS, pairs_of
 from evaluation.verification.pictures import draw_roc, write_bad_cases, write_hardest
 from evaluation.verification.report import (
-    GroupReport,
     SetReport,
-    compare_sets,
     read_groups,
+    report_rates,
+    report_sets,
     roc_lines,
 )
 from runtime.command_line import Parser, positive_integer
@@ -167,31 +167,26 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         for path, target in zip(options.groups or [None] * len(targets), targets)
     ]
     networks = _open_networks(options)
-    if len(networks) > 1:
-        _compare(networks, targets, options)
-        return
-    (network,) = networks
-    reports, tables = [], []
+    reports: list[SetReport] = []
+    results: dict[str, Any] = {"device": options.device, "sets": []}
     for target, names in zip(targets, groups):
-        report = _verify(network, target, options)
-        found = GroupReport(report.name, report.pairs, options.far, names)
-        _print([*(roc_lines(report.name, report.curve) * options.roc_table), *found.lines()])
-        if options.hardest:
-            _print(write_hardest(options.hardest, target, report.pairs, report.threshold))
-        reports.append(report)
-        if options.json:
-            tables.append({**report.to_json(), **found.to_json(), "file": str(target.path)})
-    results: dict[str, Any] = {"device": options.device, "sets": tables}
+        found = [_verify(network, target, options) for network in networks]
+        if len(networks) > 1:
+            best = max(range(len(found)), key=lambda number: found[number].result.accuracy)
+            accuracy = found[best].result.accuracy
+            print_line(f"{target.name}: best accuracy {accuracy:.4f}, of {networks[best].name}")
+            continue
+        reports += found
+        results["sets"].append(_report(found[0], target, names, options))
     if options.by_set:
-        by_set = compare_sets(reports, options.far)
-        _print(by_set.lines())
-        results["all_sets"] = by_set.to_json()
+        lines, results["all_sets"] = report_sets(reports, options.far)
+        _print(lines)
     if options.roc:
         curves = {report.name: report.curve for report in reports}
         write_output(options.roc, draw_roc(curves), "--roc")
-        print_line(f"{options.roc}: the ROC of {', '.join(curves)}")
     if options.json:
-        _write_json(options, network, results)
+        text = json.dumps({**_settings(networks[0], options), **results}, indent=2, allow_nan=False)
+        write_output(options.json, f"{text}\n".encode(), "--json")
 
 
 def _open_networks(options: argparse.Namespace) -> list[FaceNetwork]:
@@ -215,43 +210,40 @@ def _open_networks(options: argparse.Namespace) -> list[FaceNetwork]:
 def _verify(
     network: FaceNetwork, target: VerificationSet, options: argparse.Namespace
 ) -> SetReport:
-    """Embed a set, print its line and write its bad cases."""
+    """Embed a set, and print its line."""
     embeddings, xnorm = embed_pairs(network, target)
     pairs = pairs_of(embeddings, target.same, options.nfolds)
     report = SetReport(target.name, pairs, xnorm=xnorm)
     which = f" by {network.name}" if len(options.model) > 1 else ""
     print_line(f"{target.name}{which}: {report.result}", flush=True)
-    if options.bad_cases:
-        _print(write_bad_cases(options.bad_cases, target, report.pairs))
     return report
 
 
-def _compare(
-    networks: Sequence[FaceNetwork], targets: Sequence[VerificationSet], options: argparse.Namespace
-) -> None:
-    """Print the line of each network for each set, and the best."""
-    for target in targets:
-        found = [_verify(network, target, options).result.accuracy for network in networks]
-        best = max(range(len(found)), key=found.__getitem__)
-        print_line(f"{target.name}: best accuracy {found[best]:.4f}, of {networks[best].name}")
+def _report(
+    report: SetReport,
+    target: VerificationSet,
+    groups: Optional[Sequence[str]],
+    options: argparse.Namespace,
+) -> dict[str, Any]:
+    """Print and draw what options ask for about a set; return its table for ``--json``."""
+    lines, rates = report_rates(report.name, report.pairs, options.far, groups)
+    _print([*(roc_lines(report.name, report.curve) * options.roc_table), *lines])
+    if options.bad_cases:
+        print_line(write_bad_cases(options.bad_cases, target, report.pairs))
+    if options.hardest:
+        write_hardest(options.hardest, target, report.pairs, report.threshold)
+    return {**report.to_json(), **rates, "file": str(target.path)} if options.json else {}
 
 
-def _write_json(options: argparse.Namespace, network: FaceNetwork, results: dict[str, Any]) -> None:
-    content = {
-        "model": network.name,
-        "options": {
-            "flip": not options.no_flip,
-            "image_size": list(network.image_size),
-            "batch_size": options.batch_size,
-            "dtype": options.dtype,
-            "folds": options.nfolds,
-        },
-        **results,
+def _settings(network: FaceNetwork, options: argparse.Namespace) -> dict[str, Any]:
+    used = {
+        "flip": network.flip,
+        "image_size": list(network.image_size),
+        "batch_size": network.batch_size,
+        "dtype": options.dtype,
+        "folds": options.nfolds,
     }
-    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
-    write_output(options.json, text.encode(), "--json")
-    count = len(results["sets"])
-    print_line(f"{options.json}: {count} verified set{'s' * (count > 1)}")
+    return {"model": network.name, "options": used}
 
 
 def _print(lines: Sequence[str]) -> None:

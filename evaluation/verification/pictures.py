@@ -21,8 +21,7 @@ from runtime.process.terminal import one_line
 
 PAIRS_ON_A_SHEET = 40
 _INCHES, _DPI = (8, 6), 110
-# Of the axis of the TAR: the least that it spans, and a share of what it spans around the curves.
-_LEAST_HEIGHT, _MARGIN = 0.01, 0.05
+_PEOPLE = {"same": "one person", "different": "two people"}
 
 
 def roc_figure(title: str, curves: Mapping[str, tuple[Scores, Scores]], **line: Any) -> Any:
@@ -66,89 +65,66 @@ def draw_roc(curves: Mapping[str, Curve]) -> bytes:
     title = "receiver operating characteristic (ROC)"
     figure = roc_figure(title, shown, drawstyle="steps-post")
     figure.axes[0].set_xlim(1 / max(curve.different for curve in curves.values()), 1)
-    # No space for shares above 1, which matplotlib would leave for a curve that lies on it.
-    lowest = min(curve.tar[curve.far > 0][0] for curve in curves.values())
-    height = max(1 - lowest, _LEAST_HEIGHT)
-    figure.axes[0].set_ylim(1 - (1 + _MARGIN) * height, 1 + _MARGIN * height)
     target = io.BytesIO()
     figure.savefig(target, format="png")
     return target.getvalue()
 
 
-def write_bad_cases(folder: Path, target: VerificationSet, pairs: Pairs) -> list[str]:
-    """Write the wrongly judged pairs of a verification set; return a line about each file.
+def write_bad_cases(folder: Path, target: VerificationSet, pairs: Pairs) -> str:
+    """Write the wrongly judged pairs of a verification set; return a line about them.
 
     ``NAME-wrong.tsv`` lists all of them, the farthest from its fold's threshold first.
     ``NAME-same.png`` and ``NAME-different.png`` show the first ``PAIRS_ON_A_SHEET`` of each kind; a
     picture of an earlier call of which there is no pair now is removed.
 
-    Args:
-        folder: is made if it does not exist.
-        target: the set.
-        pairs: of the set.
-
     Raises:
         DataError: a file cannot be written.
     """
-    name, same, distances = target.name, pairs.same, pairs.distances
+    same, distances = pairs.same, pairs.distances
     thresholds = accuracies_of_folds(distances, same, pairs.fold)[1][pairs.fold]
     wrong = np.flatnonzero((distances < thresholds) != same)
     wrong = wrong[np.argsort(-np.abs(distances - thresholds)[wrong], kind="stable")]
-    listing = folder / f"{name}-wrong.tsv"
-    rows = [
-        f"{pair}\t{pairs.fold[pair]}\t{'same' if same[pair] else 'different'}\t"
-        f"{distances[pair]:.4f}\t{thresholds[pair]:.2f}\n"
-        for pair in wrong
-    ]
-    header = "pair\tfold\tperson\tdistance\tthreshold\n"
-    write_output(listing, "".join([header, *rows]).encode(), "--bad-cases")
-    lines = [f"{listing}: {len(wrong):,} of {len(same):,} pairs are judged wrongly"]
-    for kind, is_same, sign, said in (
-        ("same", True, ">", "of one person are judged as two"),
-        ("different", False, "<", "of two people are judged as one"),
-    ):
-        sheet = folder / f"{name}-{kind}.png"
-        chosen = wrong[same[wrong] == is_same]
-        if not len(chosen):
+    lines = ["pair\tfold\tperson\tdistance\tthreshold\n"]
+    for pair in wrong:
+        kind = "same" if same[pair] else "different"
+        numbers = f"{distances[pair]:.4f}\t{thresholds[pair]:.2f}"
+        lines.append(f"{pair}\t{pairs.fold[pair]}\t{kind}\t{numbers}\n")
+    listing = folder / f"{target.name}-wrong.tsv"
+    write_output(listing, "".join(lines).encode(), "--bad-cases")
+    for kind, people in _PEOPLE.items():
+        chosen = wrong[same[wrong] == (kind == "same")].tolist()
+        sheet = folder / f"{target.name}-{kind}.png"
+        said = f"{len(chosen):,} pairs of {people} are judged wrongly; pair: distance, threshold"
+        if chosen:
+            notes = {one: f"{one}: {distances[one]:.3f}, {thresholds[one]:.2f}" for one in chosen}
+            _write_sheet(sheet, target, notes, said, "--bad-cases")
+        else:
             sheet.unlink(missing_ok=True)
-            continue
-        shown = chosen[:PAIRS_ON_A_SHEET].tolist()
-        notes = [f"{pair}: {distances[pair]:.3f} {sign} {thresholds[pair]:.2f}" for pair in shown]
-        count = int((same == is_same).sum())
-        title = f"{name}: {len(chosen):,} of {count:,} pairs {said}; pair: distance, threshold"
-        write_output(sheet, draw_chosen_pairs(target, shown, notes, title), "--bad-cases")
-        lines.append(f"{sheet}: {len(chosen):,} {said}")
-    return lines
+    return f"{listing}: {len(wrong):,} of {len(same):,} pairs are judged wrongly"
 
 
-def write_hardest(
-    folder: Path, target: VerificationSet, pairs: Pairs, threshold: float
-) -> list[str]:
-    """Write a sheet of the hardest pairs of each kind; return a line about each.
+def write_hardest(folder: Path, target: VerificationSet, pairs: Pairs, threshold: float) -> None:
+    """Write a sheet of the hardest pairs of each kind.
 
     ``NAME-hardest-same.png`` and ``NAME-hardest-different.png``: the least similar pairs of one
-    person and the most similar ones of two people, the hardest first, with their cosines.
-
-    Args:
-        folder: is made if it does not exist.
-        target: the set.
-        pairs: of the set.
-        threshold: the cosine that the title names for comparison, that of the accuracy.
+    person and the most similar ones of two people, the hardest first, with their cosines. The title
+    names ``threshold``, a cosine, for comparison.
 
     Raises:
         DataError: a file cannot be written.
     """
-    lines = []
-    for kind, extreme, people, is_same, cosines in (
-        ("same", "least", "one person", True, pairs.cosines),
-        ("different", "most", "two people", False, -pairs.cosines),
-    ):
-        order = np.argsort(cosines, kind="stable")
-        chosen = order[pairs.same[order] == is_same][:PAIRS_ON_A_SHEET].tolist()
+    for kind, people in _PEOPLE.items():
+        order = np.argsort(pairs.cosines if kind == "same" else -pairs.cosines, kind="stable")
+        chosen = order[pairs.same[order] == (kind == "same")].tolist()
+        notes = {pair: f"pair {pair}: cosine {pairs.cosines[pair]:.3f}" for pair in chosen}
+        said = f"the hardest pairs of {people}; threshold of the accuracy: {threshold:.3f}"
         sheet = folder / f"{target.name}-hardest-{kind}.png"
-        said = f"the {len(chosen):,} {extreme} similar pairs of {people}"
-        notes = [f"pair {pair}: cosine {pairs.cosines[pair]:.3f}" for pair in chosen]
-        title = f"{target.name}: {said}; threshold of the accuracy: {threshold:.3f}"
-        write_output(sheet, draw_chosen_pairs(target, chosen, notes, title), "--hardest")
-        lines.append(f"{sheet}: {said}")
-    return lines
+        _write_sheet(sheet, target, notes, said, "--hardest")
+
+
+def _write_sheet(
+    path: Path, target: VerificationSet, notes: Mapping[int, str], said: str, option: str
+) -> None:
+    """Write a sheet of the first pairs that have notes."""
+    chosen, texts = list(notes)[:PAIRS_ON_A_SHEET], list(notes.values())
+    write_output(path, draw_chosen_pairs(target, chosen, texts, f"{target.name}: {said}"), option)

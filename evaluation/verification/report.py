@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 import numpy as np
 
@@ -28,7 +27,6 @@ from evaluation.verification.curves import (
     Curve,
     FarThreshold,
     Pairs,
-    Rate,
     Scores,
     accuracies_of_folds,
     area_under,
@@ -44,7 +42,6 @@ from runtime.errors import DataError
 from runtime.files import read_lines
 
 _NONE = "-"
-_LONGEST_NAME = 60
 
 
 class SetReport:
@@ -91,41 +88,14 @@ class SetReport:
         }
 
 
-@dataclass(frozen=True)
-class FarRates:
-    """The FAR and TAR of a group at the common threshold for a wanted FAR.
-
-    None where there is no such threshold, or no pair of that kind.
-    """
-
-    wanted: float
-    far: Optional[Rate]
-    tar: Optional[Rate]
-
-
-@dataclass(frozen=True)
-class Group:
-    """The numbers of one group of pairs, under the names of the JSON output."""
-
-    name: str
-    pairs: int
-    accuracy: float
-    """Share of pairs that are judged correctly with the common thresholds, those of the folds."""
-    own_accuracy: Optional[float]
-    """Mean over ten folds of the group alone; None if it has too few pairs, or one kind only."""
-    own_threshold_squared_distance: Optional[float]
-    """Mean of these folds' thresholds."""
-    far: Optional[Rate]
-    """Accepted pairs of two people, with the common thresholds of the accuracy."""
-    tar: Optional[Rate]
-    """Accepted pairs of one person."""
-    for_far: list[FarRates]
-
-
 def compare_groups(
     pairs: Pairs, groups: Sequence[str], thresholds: Mapping[float, Optional[FarThreshold]]
-) -> list[Group]:
-    """Return a row for each group, in the order of their first pairs.
+) -> list[dict[str, Any]]:
+    """Return the numbers of each group, in the order of their first pairs; JSON has their names.
+
+    ``accuracy``, ``far`` and ``tar`` are by the common thresholds of the accuracy, ``for_far`` has
+    the rates at the common thresholds for wanted FARs; ``own_accuracy`` is the mean over ten folds
+    of the group alone. None is what too few pairs, or pairs of one kind, cannot say.
 
     Args:
         pairs: of all groups.
@@ -135,25 +105,23 @@ def compare_groups(
     distances, same, fold = pairs.distances, pairs.same, pairs.fold
     accepted = distances < accuracies_of_folds(distances, same, fold)[1][fold]
     accepted_for_far = {
-        far: None
-        if found is None
-        else pairs.cosines >= np.array(found.fold_thresholds_cosine)[fold]
+        far: found and pairs.cosines >= np.array(found.fold_thresholds_cosine)[fold]
         for far, found in thresholds.items()
     }
-    names = np.array(groups)
-    rows = []
+    names, rows = np.array(groups), []
     for name in dict.fromkeys(groups):
         own = names == name
-        rows.append(
-            Group(
-                name,
-                int(own.sum()),
-                float((accepted == same)[own].mean()),
-                *_alone(distances[own], same[own]),
-                *_rates(accepted, same, own),
-                [FarRates(far, *_rates(one, same, own)) for far, one in accepted_for_far.items()],
-            )
-        )
+        row = {
+            "name": name,
+            "pairs": int(own.sum()),
+            "accuracy": float((accepted == same)[own].mean()),
+            "own_accuracy": _alone(distances[own], same[own]),
+            **_rates(accepted, same, own),
+            "for_far": [
+                {"wanted": far, **_rates(one, same, own)} for far, one in accepted_for_far.items()
+            ],
+        }
+        rows.append(row)
     return rows
 
 
@@ -175,85 +143,76 @@ def read_groups(path: Path, pairs: int, target: str) -> list[str]:
     """Read the group of each pair of a set, a line per pair.
 
     Raises:
-        DataError: the file cannot be read, has another number of lines, or a line is no name.
+        DataError: the file cannot be read, or has another number of lines.
     """
     lines = read_lines(path, "a list of groups (--groups), a line for each pair")
-    names = [line.strip() for line in lines]
-    for number, name in enumerate(names, 1):
-        if not (name.isprintable() and 0 < len(name) <= _LONGEST_NAME):
-            raise DataError(
-                f"--groups {path}, line {number}: {name!r:.80} is no name of a group; write 1 to "
-                f"{_LONGEST_NAME} printable characters"
-            )
-    if len(names) != pairs:
+    if len(lines) != pairs:
         raise DataError(
-            f"--groups {path} has {len(names):,} lines, and the set {target!r} {pairs:,} pairs; "
+            f"--groups {path} has {len(lines):,} lines, and the set {target!r} {pairs:,} pairs; "
             "give a line for each pair, in the order of the set"
         )
-    return names
+    return list(map(str.strip, lines))
 
 
-def _alone(distances: Scores, same: Answers) -> tuple[Optional[float], Optional[float]]:
-    """Return accuracy and threshold of a group as if it were a set of its own."""
+def _alone(distances: Scores, same: Answers) -> Optional[float]:
+    """Return the accuracy of a group as if it were a set of its own."""
     if len(same) < FOLDS or same.all() or not same.any():
-        return None, None
-    accuracies, thresholds = accuracies_of_folds(distances, same, folds_of(len(same), FOLDS))
-    return float(accuracies.mean()), float(thresholds.mean())
+        return None
+    return float(accuracies_of_folds(distances, same, folds_of(len(same), FOLDS))[0].mean())
 
 
-def _rates(
-    accepted: Optional[Answers], same: Answers, own: Answers
-) -> tuple[Optional[Rate], Optional[Rate]]:
+def _rates(accepted: Optional[Answers], same: Answers, own: Answers) -> dict[str, Any]:
     """Return FAR and TAR of the pairs that are ``own``."""
     if accepted is None:
-        return None, None
-    different, alike = accepted[own & ~same], accepted[own & same]
-    return (rate(different) if len(different) else None, rate(alike) if len(alike) else None)
+        return {"far": None, "tar": None}
+    kinds = {"far": accepted[own & ~same], "tar": accepted[own & same]}
+    return {name: asdict(rate(kind)) if len(kind) else None for name, kind in kinds.items()}
 
 
-class GroupReport:
-    """Thresholds for wanted FARs, and how groups of the pairs that chose them fare with these.
+def report_rates(
+    name: str, pairs: Pairs, fars: Sequence[float], groups: Optional[Sequence[str]] = None
+) -> tuple[list[str], dict[str, Any]]:
+    """Return lines for people and a table for programs: the thresholds for FARs, and groups.
 
-    Attributes:
+    Args:
         name: of the pairs.
-        thresholds: the threshold for each FAR; None where the pairs are too few for it.
-        groups: a row for each group; none if there are no groups.
+        pairs: choose the thresholds, by which each group is judged.
+        fars: the wanted ones.
+        groups: the name of each pair's group [P].
     """
-
-    def __init__(
-        self,
-        name: str,
-        pairs: Pairs,
-        fars: Sequence[float],
-        groups: Optional[Sequence[str]] = None,
-    ) -> None:
-        """Args: what the attributes say, and ``groups`` with a name for each pair [P]."""
-        self.name = name
-        self.thresholds = {far: hold_out(pairs, far) for far in fars}
-        self.groups = compare_groups(pairs, groups, self.thresholds) if groups else []
-
-    def lines(self) -> list[str]:
-        """Return what it says to people."""
-        lines = [
-            f"{self.name}: FAR {far:g}: {_threshold(far, found)}"
-            for far, found in self.thresholds.items()
+    thresholds = {far: hold_out(pairs, far) for far in fars}
+    lines = [f"{name}: FAR {far:g}: {_threshold(far, found)}" for far, found in thresholds.items()]
+    table: dict[str, Any] = {
+        "thresholds_for_far": [
+            asdict(found) if found else {"far": far, "threshold_cosine": None}
+            for far, found in thresholds.items()
         ]
-        return lines + group_lines(self.name, self.groups) if self.groups else lines
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what it says to programs."""
-        table: dict[str, Any] = {
-            "thresholds_for_far": [
-                asdict(found) if found else {"far": far, "threshold_cosine": None}
-                for far, found in self.thresholds.items()
-            ]
+    }
+    if groups:
+        rows = compare_groups(pairs, groups, thresholds)
+        accuracies = {
+            kind: [row[kind] for row in rows if row[kind] is not None]
+            for kind in ("accuracy", "own_accuracy")
         }
-        if self.groups:
-            table["by_group"] = {
-                "groups": [asdict(group) for group in self.groups],
-                "spread": {kind: spread_of(one) for kind, one in _accuracies(self.groups).items()},
-            }
-        return table
+        spread = {kind: spread_of(each) for kind, each in accuracies.items()}
+        lines += [f"{name} by group:", *group_lines(rows)]
+        lines += [
+            f"{kind.replace('_', ' ')} over {len(accuracies[kind])} groups: mean "
+            f"{found['mean']:.4f}, standard deviation {found['deviation']:.4f}, largest over "
+            f"smallest error {_number(found['error_ratio'], 2)}"
+            for kind, found in spread.items()
+            if found is not None
+        ]
+        table["by_group"] = {"groups": rows, "spread": spread}
+    return lines, table
+
+
+def report_sets(
+    reports: Sequence[SetReport], fars: Sequence[float]
+) -> tuple[list[str], dict[str, Any]]:
+    """Return ``report_rates`` of several sets as one, of which each is a group."""
+    names = [report.name for report in reports for _ in report.pairs.same]
+    return report_rates("all sets", joined([report.pairs for report in reports]), fars, names)
 
 
 def _threshold(far: float, found: Optional[FarThreshold]) -> str:
@@ -272,12 +231,6 @@ def _threshold(far: float, found: Optional[FarThreshold]) -> str:
     )
 
 
-def compare_sets(reports: Sequence[SetReport], fars: Sequence[float]) -> GroupReport:
-    """Return the report of several sets as one, of which each is a group."""
-    names = [report.name for report in reports for _ in report.pairs.same]
-    return GroupReport("all sets", joined([report.pairs for report in reports]), fars, names)
-
-
 def roc_lines(name: str, curve: Curve) -> list[str]:
     """Return AUC, EER and a table of TAR at FAR."""
     rates = [tar_at(curve, far) for far in FARS]
@@ -286,44 +239,20 @@ def roc_lines(name: str, curve: Curve) -> list[str]:
     return [areas, *aligned(table)]
 
 
-def group_lines(name: str, groups: Sequence[Group]) -> list[str]:
-    """Return a table with a row for each group, and the spread of the accuracies."""
-    header = ["group", "pairs", "accuracy", "own accuracy", "own threshold", "FAR", "TAR"]
-    table = [
-        [
-            group.name,
-            f"{group.pairs:,}",
-            f"{group.accuracy:.4f}",
-            _number(group.own_accuracy),
-            _number(group.own_threshold_squared_distance, 3),
-            *_shares(group),
+def group_lines(groups: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a table with a row for each group."""
+    fars = ["", *(f" for {one['wanted']:g}" for one in groups[0]["for_far"])]
+    rates = [f"{rate}{far}" for far in fars for rate in ("FAR", "TAR")]
+    table = [["group", "pairs", "accuracy", "own accuracy", *rates]]
+    for one in groups:
+        found = [row[kind] for row in (one, *one["for_far"]) for kind in ("far", "tar")]
+        numbers = [
+            one["accuracy"],
+            one["own_accuracy"],
+            *(each and each["share"] for each in found),
         ]
-        for group in groups
-    ]
-    lines = [f"{name} by group:", *aligned([header, *table])]
-    for kind, accuracies in _accuracies(groups).items():
-        spread = spread_of(accuracies)
-        if spread is not None:
-            lines.append(
-                f"{kind.replace('_', ' ')} over {len(accuracies)} groups: mean "
-                f"{spread['mean']:.4f}, standard deviation {spread['deviation']:.4f}, largest over "
-                f"smallest error {_number(spread['error_ratio'], 2)}"
-            )
-    fars = [rates.wanted for rates in groups[0].for_far]
-    if fars:
-        header = ["group", *(f"{rate} for {far:g}" for far in fars for rate in ("FAR", "TAR"))]
-        table = [[one.name, *chain.from_iterable(map(_shares, one.for_far))] for one in groups]
-        lines += [f"{name} by group, on held-out folds:", *aligned([header, *table])]
-    return lines
-
-
-def _accuracies(groups: Sequence[Group]) -> dict[str, list[float]]:
-    own = [group.own_accuracy for group in groups if group.own_accuracy is not None]
-    return {"accuracy": [group.accuracy for group in groups], "own_accuracy": own}
-
-
-def _shares(rates: Union[Group, FarRates]) -> list[str]:
-    return [_number(None if one is None else one.share) for one in (rates.far, rates.tar)]
+        table.append([one["name"], f"{one['pairs']:,}", *map(_number, numbers)])
+    return aligned(table)
 
 
 def _by_far(rates: dict[float, Any]) -> dict[str, Any]:

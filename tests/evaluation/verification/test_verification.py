@@ -26,12 +26,11 @@ from evaluation.verification.curves import (
     threshold_for,
 )
 from evaluation.verification.report import (
-    FarRates,
     SetReport,
     compare_groups,
-    compare_sets,
     group_lines,
     read_groups,
+    report_sets,
     spread_of,
 )
 from tests.support.sets import assert_refused
@@ -308,31 +307,33 @@ def test_each_group_by_the_common_threshold_and_by_its_own() -> None:
     distances = np.clip(generator.normal(np.where(same, 1.0, 1.6) + shift, 0.2), 0, 4)
     pairs = pairs_of(embedded(*distances), same)
     thresholds: Any = {far: hold_out(pairs, far) for far in (0.1, 1e-3)}
-    rows: list[Any] = compare_groups(pairs, groups.tolist(), thresholds)
-    assert [(row.name, row.pairs) for row in rows] == [("b", 200), ("a", 200)]
+    rows = compare_groups(pairs, groups.tolist(), thresholds)
+    assert [(row["name"], row["pairs"]) for row in rows] == [("b", 200), ("a", 200)]
     whole = verify(pairs, xnorm=1.0)
-    assert np.mean([row.accuracy for row in rows]) == pytest.approx(whole.accuracy)
+    assert np.mean([row["accuracy"] for row in rows]) == pytest.approx(whole.accuracy)
     for row in rows:
-        own = groups == row.name
+        own = groups == row["name"]
         alone = verify(pairs_of(embedded(*distances[own]), same[own]), xnorm=1.0)
-        assert row.own_accuracy == pytest.approx(alone.accuracy)
-        assert row.own_threshold_squared_distance == pytest.approx(alone.threshold)
-        assert row.accuracy == pytest.approx((row.tar.share + 1 - row.far.share) / 2)
-    assert rows[0].far.share > rows[1].far.share
+        assert row["own_accuracy"] == pytest.approx(alone.accuracy)
+        judged = (row["tar"]["share"] + 1 - row["far"]["share"]) / 2
+        assert row["accuracy"] == pytest.approx(judged)
+    assert rows[0]["far"]["share"] > rows[1]["far"]["share"]
     # What all groups together accept by the threshold for a FAR is what its report counts.
-    fars, tars = ([getattr(row.for_far[0], kind).share for row in rows] for kind in ("far", "tar"))
+    fars, tars = ([row["for_far"][0][kind]["share"] for row in rows] for kind in ("far", "tar"))
     assert fars[0] > fars[1] and thresholds[1e-3] is None
     assert np.mean(fars) == pytest.approx(thresholds[0.1].held_out_far.share)
     assert np.mean(tars) == pytest.approx(thresholds[0.1].held_out_tar)
-    assert [row.for_far[1] for row in rows] == [FarRates(1e-3, None, None)] * 2
+    assert [row["for_far"][1] for row in rows] == [{"wanted": 1e-3, "far": None, "tar": None}] * 2
 
 
-def test_a_small_group_has_no_threshold_of_its_own_and_one_group_no_spread() -> None:
+def test_a_small_group_has_no_accuracy_of_its_own_and_one_group_no_spread() -> None:
     pairs = pairs_of(embedded(*[0.5, 1.5] * 10), bools("SD" * 10))
-    few, many = compare_groups(pairs, ["few"] + ["many"] * 19, {})
-    assert (few.accuracy, few.own_accuracy, few.far) == (1.0, None, None)
-    lines = group_lines("set", [few, many])
-    assert lines[2].split() == ["few", "1", "1.0000", "-", "-", "-", "1.0000"]
+    few, many = compare_groups(pairs, ["few"] + ["many"] * 19, {0.2: hold_out(pairs, 0.2)})
+    assert (few["accuracy"], few["own_accuracy"], few["far"]) == (1.0, None, None)
+    header, *rows = group_lines([few, many])
+    assert header.split()[-8:] == [*"FAR TAR FAR for 0.2 TAR for 0.2".split()]
+    assert rows[0].split() == ["few", "1", "1.0000", "-", "-", "1.0000", "-", "1.0000"]
+    assert rows[1].split()[:4] == ["many", "19", "1.0000", "1.0000"]
     found = spread_of([0.9, 0.8, 0.7])
     assert found == pytest.approx({"mean": 0.8, "deviation": 0.1, "error_ratio": 3.0})
     assert spread_of([0.9]) is None
@@ -347,18 +348,19 @@ def test_several_sets_are_groups_of_all() -> None:
         same = np.arange(count) % 2 == 0
         distances = generator.normal(np.where(same, 1.0, 1.6), 0.2)
         reports.append(SetReport(name, pairs_of(embedded(*distances), same), xnorm=1.0))
-    found = compare_sets(reports, [0.1])
-    assert [(row.name, row.pairs) for row in found.groups] == [("African", 60), ("Asian", 100)]
-    for row, report in zip(found.groups, reports):
-        assert row.own_accuracy == pytest.approx(report.result.accuracy)
-        assert row.own_threshold_squared_distance == pytest.approx(report.result.threshold)
+    lines, found = report_sets(reports, [0.1])
+    rows = found["by_group"]["groups"]
+    assert [(row["name"], row["pairs"]) for row in rows] == [("African", 60), ("Asian", 100)]
+    own = [report.result.accuracy for report in reports]
+    assert [row["own_accuracy"] for row in rows] == pytest.approx(own)
     together = joined([report.pairs for report in reports])
     assert np.bincount(together.fold).tolist() == [16] * 10
     thresholds = accuracies_of_folds(together.distances, together.same, together.fold)[1]
     right = (together.distances < thresholds[together.fold]) == together.same
-    assert [row.accuracy for row in found.groups] == [right[:60].mean(), right[60:].mean()]
-    assert found.lines()[0].startswith("all sets: FAR 0.1: cosine ")
-    assert found.to_json()["thresholds_for_far"][0]["held_out_far"]["pairs"] == 80
+    assert [row["accuracy"] for row in rows] == [right[:60].mean(), right[60:].mean()]
+    assert lines[0].startswith("all sets: FAR 0.1: cosine ")
+    assert lines[1] == "all sets by group:" and lines[5].startswith("accuracy over 2 groups: mean ")
+    assert found["thresholds_for_far"][0]["held_out_far"]["pairs"] == 80
 
 
 def test_files_of_groups(tmp_path: Path) -> None:
@@ -369,5 +371,3 @@ def test_files_of_groups(tmp_path: Path) -> None:
         assert read_groups(path, 2, "lfw") == ["a b", "é"]
     path.write_text("a\nb\n")
     assert_refused("has 2 lines, and the set 'lfw' 3 pairs", read_groups, path, 3, "lfw")
-    path.write_text("a\n\nb\n")
-    assert_refused("line 2: '' is no name", read_groups, path, 3, "lfw")
