@@ -13,7 +13,7 @@ import argparse
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -61,7 +61,7 @@ def search(
     gallery: NDArray[Any],
     probes: NDArray[Any],
     top: int,
-    excluded: Optional[Mapping[int, Sequence[int]]] = None,
+    excluded: Optional[NDArray[np.int64]] = None,
     blocks: tuple[int, int] = (_PROBES, _GALLERY),
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return the ``top`` rows of the gallery with the largest cosines, for each probe.
@@ -72,25 +72,24 @@ def search(
         gallery: [n, D], of any lengths; it may be mapped into memory, and is read in blocks.
         probes: [m, D], likewise.
         top: matches of a probe.
-        excluded: for a probe the rows of the gallery that are left out, ascending.
+        excluded: for each probe the row of the gallery that is left out, -1 for none [m].
         blocks: probes and gallery rows of a block.
 
     Raises:
         DataError: a row is not finite, or too large for a length.
     """
-    excluded = excluded or {}
     best = np.full((len(probes), top), -np.inf, np.float32)
     rows = np.full(best.shape, -1, np.int64)
     for first in range(0, len(probes), blocks[0]):
         probes_PD = normalized(finite_rows(probes, first, blocks[0], "the probes"))
         block = slice(first, first + len(probes_PD))
-        hidden = [(p, row) for p in range(len(probes_PD)) for row in excluded.get(first + p, ())]
         for start in range(0, len(gallery), blocks[1]):
             gallery_GD = normalized(finite_rows(gallery, start, blocks[1], "the gallery"))
             cosines_PG = probes_PD @ gallery_GD.T
-            for p, row in hidden:
-                if start <= row < start + cosines_PG.shape[1]:
-                    cosines_PG[p, row - start] = -np.inf
+            if excluded is not None:
+                places = excluded[block] - start
+                hidden = np.flatnonzero((places >= 0) & (places < len(gallery_GD)))
+                cosines_PG[hidden, places[hidden]] = -np.inf
             best[block], rows[block] = _best_of(cosines_PG, start, best[block], rows[block])
     return best, rows
 
@@ -98,8 +97,8 @@ def search(
 def identification(
     gallery: Sequence[str],
     probes: Sequence[str],
-    excluded: Mapping[int, Sequence[int]],
-    rows: Iterable[Sequence[int]],
+    excluded: NDArray[np.int64],
+    rows: NDArray[np.int64],
 ) -> tuple[int, list[float]]:
     """Return how many probes count, and the shares of them that are found at the first ranks.
 
@@ -108,26 +107,15 @@ def identification(
     Args:
         gallery: the labels of its images, empty where not known.
         probes: likewise.
-        excluded: what ``search`` leaves out.
+        excluded: as for ``search``.
         rows: the matches of each probe, -1 for none; at least five, if the gallery has them.
     """
     images, found = Counter(gallery), []
-    for p, (label, matches) in enumerate(zip(probes, rows)):
-        others = images[label] - sum(gallery[row] == label for row in excluded.get(p, ()))
-        if label and others:
+    for label, own, matches in zip(probes, excluded.tolist(), rows.tolist()):
+        if label and images[label] > (own >= 0 and gallery[own] == label):
             found.append([row >= 0 and gallery[row] == label for row in matches])
     rates = [sum(any(one[:rank]) for one in found) / max(1, len(found)) for rank in _RANKS]
     return len(found), rates
-
-
-def rows_of_same_name(gallery: Sequence[str], probes: Sequence[str]) -> dict[int, list[int]]:
-    """Return for each probe the rows of the gallery that are the same image, by name."""
-    wanted = set(probes)
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(gallery):
-        if name in wanted:
-            rows.setdefault(name, []).append(row)
-    return {p: rows[name] for p, name in enumerate(probes) if name in rows}
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
@@ -175,7 +163,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     out = options.out or probes.path.with_name(f"{probes.path.stem}-matches.tsv")
     read = [gallery.path, probes.path]
     check_output(out, "--out", [*read, *(path.with_suffix(".tsv") for path in read)])
-    excluded = rows_of_same_name(gallery.names, probes.names) if options.leave_self_out else {}
+    row_of = dict(zip(gallery.names, range(len(gallery.names)))) if options.leave_self_out else {}
+    excluded = np.array([row_of.get(name, -1) for name in probes.names])
     # For the rates at least five.
     cosines, rows = search(gallery.rows, probes.rows, max(options.top, *_RANKS), excluded)
     matched = _write_table(out, options, (gallery.names, probes.names), cosines, rows)
@@ -184,18 +173,10 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         f"{out}: {matched:,} of {len(probes.names):,} probes have a match{said} among "
         f"{len(gallery.names):,} images"
     )
-    if options.leave_self_out:
-        print_line(
-            f"left out: the image of the probe's own name, for {len(excluded):,} of "
-            f"{len(probes.names):,} probes; the gallery has none for the others"
-        )
     if gallery.labels and probes.labels:
         counted, rates = identification(gallery.labels, probes.labels, excluded, rows)
-        if counted:
-            shares = ", ".join(f"rank-{k} {rate:.4f}" for k, rate in zip(_RANKS, rates))
-            print(f"identification: {shares}, of {counted:,} probes whose identity is there")
-        else:
-            print("identification: no probe has an image of its identity in the gallery")
+        shares = ", ".join(f"rank-{k} {rate:.4f}" for k, rate in zip(_RANKS, rates))
+        print(f"identification: {shares}, of {counted:,} probes whose identity is there")
 
 
 def _write_table(
