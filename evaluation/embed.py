@@ -22,7 +22,7 @@ import numpy as np
 
 from data.worker_threads import add_workers, map_in_order, say, track
 from evaluation.features import Features, Images, normalized
-from evaluation.files import map_floats
+from evaluation.files import map_floats, writing
 from evaluation.network import check_same, device_of, open_network
 from evaluation.options import EMBED, add_network
 from runtime.command_line import Parser
@@ -239,13 +239,8 @@ def embed(options: argparse.Namespace, world: Any = None) -> None:
     if world.rank != 0:
         deque(blocks, maxlen=0)
         return
-    try:
+    with writing(Path(f"{options.out}.npy"), "--out"):
         rows = _write_files(options, faces, blocks, width, network.name)
-    except OSError as error:
-        raise DataError(
-            f"{options.out}.npy cannot be written: {error.strerror}; make room, or choose another "
-            "place with --out"
-        ) from None
     left_out = len(faces) - rows
     without = f", without {left_out:,} that cannot be embedded" if left_out else ""
     print_line(f"{options.out}.npy, {options.out}.tsv: {rows:,} embeddings of {width}{without}")

@@ -194,7 +194,7 @@ def test_two_ranks_under_horovodrun(model: Path, is_broken: bool) -> None:
         ("--model m,0 --out x faces", "m-symbol.json"),
         ("--model m.onnx --out x faces", "m.onnx cannot be read"),
         ("--model m.onnx --dtype bfloat16 --out x faces", "--dtype bfloat16 is for n"),
-        ("MODEL --out faces/ann/0.png/x faces", "cannot be written: .*; make room, or choose"),
+        ("MODEL --out faces/ann/0.png/x faces", "cannot be written: .*; choose another"),
         # Of InsightFace's gen_megaface.py.
         ("--facescrub-lst a.txt", "^--facescrub-lst is not an option .* as INPUT"),
         ("--image_size 3,112,112 --batch_size 8", "give height and width, as in --im"),
