@@ -26,7 +26,7 @@ from data.records.writer import RecordWriter
 from data.verification.bin_file import read_bin
 from data.worker_threads import add_workers, track
 from evaluation.clean.faces import EmbeddedFaces, EmbeddingFile, Numbers
-from evaluation.clean.findings import AGREE_FAR, COPY, MARGIN, OWN_FAR, Findings, find_all
+from evaluation.clean.findings import COPY, MARGIN, Findings, find_all
 from evaluation.clean.report import Report, file_stem
 from evaluation.options import add_network, check_names, cosine
 from runtime.command_line import Parser, positive_integer
@@ -130,11 +130,7 @@ def _embed(options: argparse.Namespace, records: RecordSet) -> Path:
 
 
 def make_plan(
-    faces: EmbeddedFaces,
-    images: Numbers,
-    total: int,
-    findings: Findings,
-    actions: argparse.Namespace,
+    faces: EmbeddedFaces, total: int, findings: Findings, actions: argparse.Namespace
 ) -> tuple[Numbers, NDArray[np.str_]]:
     """Decide what becomes of each image.
 
@@ -143,20 +139,16 @@ def make_plan(
 
     Args:
         faces: the images that could be embedded [n].
-        images: their numbers in the record set [n].
         total: the number N of images in the record set.
         findings: what is wrong.
         actions: what is done about it: the options ``drop``, ``move``, ``merge``, ``drop_overlap``.
     """
     classes, reasons = faces.labels.copy(), np.full(len(faces.labels), "", _REASONS)
-    moved = findings.of_kind("moved")
-    if actions.drop or actions.move:
-        numbers = [one.image for one in moved]
-        classes[numbers] = [one.other if actions.move else _NO_CLASS for one in moved]
-        reasons[numbers] = "moved"
-    if actions.drop:
-        junk = [one.image for one in findings.of_kind("junk")]
-        classes[junk], reasons[junk] = _NO_CLASS, "junk"
+    for one in findings.wrong:
+        is_moved = one.kind == "moved" and actions.move
+        if is_moved or (actions.drop and one.kind != "unsure"):
+            classes[one.image] = one.other if is_moved else _NO_CLASS
+            reasons[one.image] = one.kind
     if actions.drop_overlap:
         is_out = np.zeros(len(classes), np.bool_)
         for overlap in findings.overlaps:
@@ -171,8 +163,8 @@ def make_plan(
         classes = np.where(classes >= 0, of_class[classes], _NO_CLASS)
     left = np.unique(classes[classes >= 0])
     every, why = np.full(total, _NO_CLASS, np.int64), np.full(total, "unreadable", _REASONS)
-    every[images] = np.where(classes >= 0, np.searchsorted(left, classes), _NO_CLASS)
-    why[images] = reasons
+    every[faces.images] = np.where(classes >= 0, np.searchsorted(left, classes), _NO_CLASS)
+    why[faces.images] = reasons
     return every, why
 
 
@@ -189,11 +181,7 @@ def _summary(
         "set": str(records.path),
         "images": f"{len(records):,} of {len(faces.present):,} identities",
         "cannot be judged": f"{int((faces.sizes == 1).sum()):,} are alone in their class",
-        "far from the own class": f"cosine below {limits['own']:.3f}, FAR {OWN_FAR:g}",
-        "two images agree": f"from {limits['agree']:.3f}, FAR {AGREE_FAR:g}",
-        "another class claims an image": f"from {limits['home']:.3f}",
-        "two classes are one": f"from {limits['merge']:.3f}",
-        "a class is a person of a verification set": f"from {limits['overlap']:.3f}",
+        **{option: f"{limits[name]:.3f}" for name, (option, _) in _COSINES.items()},
         "left out": out,
         "new set": f"{(classes >= 0).sum():,} images of {classes.max() + 1:,} identities",
     }
@@ -203,16 +191,16 @@ def _clean(options: argparse.Namespace, records: RecordSet, hidden: Optional[Pat
     """Find, report, and write the new set into a folder if there is one."""
     pairs = [read_bin(path) for path in options.verification]
     file = EmbeddingFile(options.features or _embed(options, records))
-    faces, images = file.faces_of(records)
+    faces = file.faces_of(records)
     targets = [(one, file.rows_of(one)) for one in pairs]
     every = {name: getattr(options, f"{name}_cosine") for name in _COSINES}
     given = {name: cosine for name, cosine in every.items() if cosine is not None}
     findings = find_all(faces, targets, given)
-    classes, reasons = make_plan(faces, images, len(records), findings, options)
+    classes, reasons = make_plan(faces, len(records), findings, options)
     summary = _summary(records, faces, findings, classes, reasons)
-    report = Report(options.report, records, images, faces, findings, options.sheets)
+    report = Report(options.report, records, faces, findings, options.sheets)
     lines = report.write(summary, classes, reasons.tolist())
-    for line in (*(f"{name:<42}{value}" for name, value in summary.items()), *lines):
+    for line in (*(f"{name:<18}{value}" for name, value in summary.items()), *lines):
         print_line(line)
     if hidden is not None:
         _write_set(records, classes, hidden)

@@ -7,6 +7,7 @@ they stay on the disk, and what is read at once are the images of a class, or a 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,8 +27,6 @@ from runtime.errors import DataError
 Rows = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 
-_REMEDY = "embed it again: python -m evaluation.embed, or leave --features out and give --model"
-
 
 class EmbeddedFaces:
     """Embeddings and their classes.
@@ -35,14 +34,17 @@ class EmbeddedFaces:
     Attributes:
         embeddings: floats [n, D] of any lengths but zero, possibly mapped into memory.
         labels: int64 [n], the class of each; -1 for one that is in none.
+        images: int64 [n], the number of each in its record set.
         num_classes: labels are below it.
         sizes: int64 [num_classes], the number of embeddings of each class.
         present: the classes that have an embedding, ascending.
     """
 
-    def __init__(self, embeddings: NDArray[Any], labels: Numbers, num_classes: int) -> None:
-        assert len(embeddings) == len(labels), (len(embeddings), len(labels))
-        self.embeddings, self.labels, self.num_classes = embeddings, labels, num_classes
+    def __init__(
+        self, embeddings: NDArray[Any], labels: Numbers, images: Numbers, num_classes: int
+    ) -> None:
+        self.embeddings, self.labels, self.images = embeddings, labels, images
+        self.num_classes = num_classes
         self._order = np.argsort(labels, kind="stable")
         self._starts = np.searchsorted(labels[self._order], np.arange(num_classes + 1))
         self.sizes: Numbers = np.diff(self._starts)
@@ -94,23 +96,22 @@ class EmbeddingFile:
             # A set that was named twice has its rows twice.
             self._sets.setdefault(real_path(written), {}).setdefault(key, row)
 
-    def faces_of(self, records: RecordSet) -> tuple[EmbeddedFaces, Numbers]:
-        """Return the embeddings of a record set, and the number in the set of each.
+    def faces_of(self, records: RecordSet) -> EmbeddedFaces:
+        """Return the embeddings of a record set.
 
         Raises:
             DataError: there are none, or they are of another version of the set.
         """
-        labels, found = records.labels().astype(np.int64), self._find(records.path)
         keys = (str(records.key(image)) for image in range(len(records)))
-        rows = np.array([found.pop(key, -1) for key in keys], np.int64)
+        rows, labels = self._find(records.path, keys), records.labels().astype(np.int64)
         images, lost = np.flatnonzero(rows >= 0), np.flatnonzero(rows < 0)
         rows, labels = rows[images], labels[images]
         # A file that was given labels by another program may have none.
         known = self._embeddings.labels and [self._embeddings.labels[row] for row in rows]
         is_other = known and known != list(map(str, labels))
-        if is_other or found or any(_can_be_embedded(records, image) for image in lost.tolist()):
-            raise self._other_version(records.path)
-        return EmbeddedFaces(self._rows(rows), labels, records.num_classes), images
+        if is_other or any(_can_be_embedded(records, image) for image in lost.tolist()):
+            raise self._refusal(records.path)
+        return EmbeddedFaces(self._rows(rows), labels, images, records.num_classes)
 
     def rows_of(self, pairs: VerificationSet) -> NDArray[Any]:
         """Return the embeddings of the images of a verification set, floats [2 P, D].
@@ -118,29 +119,31 @@ class EmbeddingFile:
         Raises:
             DataError: some are missing.
         """
-        found = self._find(pairs.path)
-        if found.keys() != set(map(str, range(len(pairs)))):
-            raise self._other_version(pairs.path)
-        return self._rows(np.array([found[str(image)] for image in range(len(pairs))]))
+        rows = self._find(pairs.path, map(str, range(len(pairs))))
+        if (rows < 0).any():
+            raise self._refusal(pairs.path)
+        return self._rows(rows)
 
-    def _find(self, path: Path) -> dict[str, int]:
-        """Return the row of each key of a set; a set is asked for once."""
-        found = self._sets.get(os.path.realpath(path))
-        if found is None:
-            raise DataError(f"{self._embeddings.path} has no embeddings of {path}; {_REMEDY}")
-        return found
+    def _find(self, path: Path, keys: Iterable[str]) -> Numbers:
+        """Return the row of each key of a set, -1 for none; refuse rows of other keys."""
+        found = self._sets.get(os.path.realpath(path), {})
+        rows = np.array([found.get(key, -1) for key in keys])
+        if np.count_nonzero(rows >= 0) < len(found):
+            raise self._refusal(path)
+        return rows
 
     def _rows(self, numbers: Numbers) -> NDArray[Any]:
         """Return rows, without reading them if they follow each other."""
         is_range = bool((np.diff(numbers) == 1).all())
-        chosen = slice(numbers[0], numbers[-1] + 1) if is_range else numbers
+        chosen = slice(numbers[0], numbers[-1] + 1) if is_range and len(numbers) else numbers
         found: NDArray[Any] = self._embeddings.rows[chosen]
         return found
 
-    def _other_version(self, path: Path) -> DataError:
+    def _refusal(self, path: Path) -> DataError:
         return DataError(
-            f"{self._embeddings.path} has embeddings of another version of {path}, or not of all "
-            f"its images; {_REMEDY}"
+            f"{self._embeddings.path} has no embeddings of {path}, those of another version of it, "
+            "or not of all its images; embed it again: python -m evaluation.embed, or leave "
+            "--features out and give --model"
         )
 
 

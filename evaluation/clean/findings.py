@@ -25,19 +25,15 @@ from evaluation.clean.faces import EmbeddedFaces, Match, Numbers, matches_from
 from evaluation.clean.labels import (
     Centers,
     WrongLabel,
-    at_far,
     cosines_of_strangers,
     exceeded_by_chance,
     find_centers,
     find_wrong_labels,
     nearest_others,
+    own_and_agree,
 )
 from evaluation.features import finite_rows, normalized
 
-# The share of pairs of two people whose cosine is above the limit for an image and its class.
-OWN_FAR = 1e-2
-# The share of such pairs above the limit for images that agree with each other.
-AGREE_FAR = 1e-3
 # The share of images that a class of another person claims by chance. Few images disagree with
 # their own class, so few of these are claimed wrongly.
 HOME_CHANCE = 5e-2
@@ -62,13 +58,11 @@ class Overlap(NamedTuple):
 
     Attributes:
         pairs: the verification set.
-        people: their number in the verification set, as far as its pairs say.
         persons: an image of each person that is in both, and a class that shows this person.
         copies: images, and embeddings of images of the training set that are copies of them.
     """
 
     pairs: VerificationSet
-    people: int
     persons: list[Match]
     copies: list[Match]
 
@@ -113,14 +107,8 @@ def find_all(
     for name, rows in (("the set", faces.embeddings), *((one.name, rows) for one, rows in targets)):
         for start in range(0, len(rows), _BLOCK):
             finite_rows(rows, start, _BLOCK, name)
-    strangers = cosines_of_strangers(faces)
-    limits = {
-        "own": at_far(strangers, OWN_FAR),
-        "agree": at_far(strangers, AGREE_FAR),
-        "margin": MARGIN,
-        "copy": COPY,
-        **given,
-    }
+    own, agree = own_and_agree(cosines_of_strangers(faces))
+    limits = {"own": own, "agree": agree, "margin": MARGIN, "copy": COPY, **given}
     centers = find_centers(faces, limits["agree"])
     others = nearest_others(faces.embeddings, faces.labels, centers.centers)
     # One image of each class: many images of a large class may be near one other class.
@@ -130,7 +118,7 @@ def find_all(
     wrong = find_wrong_labels(faces, centers, others, limits)
     labels = faces.labels.copy()
     labels[[one.image for one in wrong if one.kind != "unsure"]] = -1
-    right = EmbeddedFaces(faces.embeddings, labels, faces.num_classes)
+    right = EmbeddedFaces(faces.embeddings, labels, faces.images, faces.num_classes)
     cleaned = find_centers(right, limits["agree"]).centers
     present = np.flatnonzero(cleaned.any(axis=1))
     _, largest = nearest_others(cleaned[present], present, cleaned)
@@ -192,7 +180,6 @@ def find_overlap(
     every = np.arange(len(faces.embeddings)), faces.embeddings
     return Overlap(
         pairs,
-        len(firsts),
         persons=matches_from(classes, people, _CLASSES, limits["overlap"]),
         copies=matches_from(every, (images, rows), _IMAGES, limits["copy"]),
     )

@@ -39,6 +39,11 @@ from runtime.errors import DataError
 Cosines = NDArray[np.float32]
 Answers = NDArray[np.bool_]
 
+OWN_FAR = 1e-2
+"""The share of pairs of two people whose cosine is above the limit for an image and its class."""
+AGREE_FAR = 1e-3
+"""The share of such pairs above the limit for images that agree with each other."""
+
 # All pairs of the images of a class are compared up to this number, of larger ones all pairs of so
 # many images at equal distances: 64 MiB of cosines.
 _LARGEST = 4096
@@ -47,11 +52,7 @@ _ROUNDS = 5
 # and how often: in a small set pairs come again.
 _PAIRS = 1 << 22
 _CLASSES, _REPEATS = 1024, 64
-_SEEN_FAR = 1e-2
 _QUARTILES = (0.25, 0.75)
-KINDS = ("moved", "junk", "unsure")
-"""Kinds of findings: a label of another person, no usable face, and undecided."""
-_MOVED, _JUNK, _UNSURE = range(3)
 
 
 class Centers(NamedTuple):
@@ -76,7 +77,7 @@ class WrongLabel(NamedTuple):
 
     Attributes:
         image: the number of its embedding.
-        kind: what is wrong, one of ``KINDS``.
+        kind: "moved", of another person; "junk", no usable face; or "unsure", undecided.
         own: the cosine with the image's own class.
         other: the nearest other class; -1 if there is none.
         cosine: with its center.
@@ -167,7 +168,7 @@ def find_wrong_labels(
     others: tuple[Numbers, Cosines],
     limits: Mapping[str, float],
 ) -> list[WrongLabel]:
-    """Return the images whose labels look wrong, by kind, the worst first.
+    """Return the images whose labels look wrong, the worst first.
 
     Args:
         faces: the images.
@@ -184,19 +185,17 @@ def find_wrong_labels(
     has_core = centers.centers.any(axis=1)[faces.labels]
     # A class keeps one image: of those that are all claimed, the one that is claimed least.
     claimed[_least_claimed(faces.labels, claimed, judged & ~has_core, cosines)] = False
-    kinds = np.full(len(own), -1, np.int64)
-    kinds[judged & has_core & (own < limits["own"])] = _JUNK
-    kinds[claimed] = _MOVED
+    kinds = np.full(len(own), "", "<U6")
+    kinds[judged & has_core & (own < limits["own"])] = "junk"
+    kinds[claimed] = "moved"
     left = judged & ~has_core & ~claimed
     left_of_class = np.bincount(faces.labels[left], minlength=faces.num_classes)
-    kinds[left & (left_of_class[faces.labels] > 1) & (own < limits["own"])] = _UNSURE
-    found = np.flatnonzero(kinds >= 0)
+    kinds[left & (left_of_class[faces.labels] > 1) & (own < limits["own"])] = "unsure"
+    found = np.flatnonzero(kinds != "")
     # Surely wrong is what is far from its class and near to another.
-    lead = own[found] - np.maximum(cosines[found], 0)
-    found = found[np.lexsort((lead, kinds[found]))]
+    found = found[np.argsort(own[found] - np.maximum(cosines[found], 0), kind="stable")]
     columns = (found, kinds[found], own[found], classes[found], cosines[found])
-    rows = zip(*(column.tolist() for column in columns))
-    return [WrongLabel(image, KINDS[kind], *rest) for image, kind, *rest in rows]
+    return [WrongLabel(*row) for row in zip(*(column.tolist() for column in columns))]
 
 
 def _least_claimed(labels: Numbers, claimed: Answers, among: Answers, cosines: Cosines) -> Numbers:
@@ -209,7 +208,7 @@ def _least_claimed(labels: Numbers, claimed: Answers, among: Answers, cosines: C
 
 
 def cosines_of_strangers(faces: EmbeddedFaces) -> NDArray[np.float32]:
-    """Return the cosines of random images of two random classes, float32, ascending.
+    """Return the cosines of random images of two random classes, float32.
 
     Raises:
         DataError: there are no two classes.
@@ -230,23 +229,20 @@ def cosines_of_strangers(faces: EmbeddedFaces) -> NDArray[np.float32]:
         images = [faces.members(label)[place] for label, place in zip(classes, places)]
         rows = faces.unit(np.sort(images))
         found.append((rows @ rows.T)[upper])
-    every: NDArray[np.float32] = np.sort(np.concatenate(found))
-    return every
+    return np.concatenate(found)
 
 
-def at_far(strangers: NDArray[np.float32], far: float) -> float:
-    """Return the cosine that the share ``far`` of pairs of two people exceeds.
+def own_and_agree(strangers: NDArray[np.float32]) -> tuple[float, float]:
+    """Return the cosines that the shares ``OWN_FAR`` and ``AGREE_FAR`` of pairs of people exceed.
 
     Of a small set with wrong labels the last thousandth of these pairs may show one person each.
-    So less than a hundredth is concluded from the median and the last hundredth, by the normal
-    distribution: cosines of different people nearly follow it.
+    So the second is concluded from the median and the first, by the normal distribution: cosines of
+    different people nearly follow it.
     """
-    if far >= _SEEN_FAR:
-        return float(np.quantile(strangers, 1 - far))
-    median, seen = np.quantile(strangers.astype(np.float64), (0.5, 1 - _SEEN_FAR))
+    median, own = np.quantile(strangers.astype(np.float64), (0.5, 1 - OWN_FAR))
     normal = NormalDist()
-    further = normal.inv_cdf(1 - far) / normal.inv_cdf(1 - _SEEN_FAR)
-    return float(min(1.0, median + (seen - median) * further))
+    further = normal.inv_cdf(1 - AGREE_FAR) / normal.inv_cdf(1 - OWN_FAR)
+    return float(own), float(min(1.0, median + (own - median) * further))
 
 
 def exceeded_by_chance(largest: NDArray[np.float32], share: float) -> float:
@@ -261,9 +257,10 @@ def exceeded_by_chance(largest: NDArray[np.float32], share: float) -> float:
     """
     if not len(largest):
         return 1.0
+    # Importing SciPy takes longer than a wrong option may take to be answered.
+    from scipy.stats import gumbel_r
+
     low, high = np.quantile(largest.astype(np.float64), _QUARTILES)
-    # Quantiles of the Gumbel distribution exp(-exp(-(x - location) / scale)).
-    q_low, q_high = -np.log(-np.log(_QUARTILES))
-    scale = (high - low) / (q_high - q_low)
-    location = low - scale * q_low
-    return float(min(1.0, location - scale * np.log(-np.log1p(-share))))
+    known = gumbel_r.ppf(_QUARTILES)
+    scale = (high - low) / (known[1] - known[0])
+    return float(min(1.0, low + scale * (gumbel_r.isf(share) - known[0])))
