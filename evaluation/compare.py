@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Optional
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.align.points import PointsFile
 from data.named_images import NamedImages, image_files
@@ -76,16 +75,6 @@ def _cosine(options: argparse.Namespace, network: FaceNetwork) -> float:
     return float(first @ second)
 
 
-def _threshold(far: float, different: NDArray[np.float64], name: str) -> float:
-    threshold = threshold_for(different, far)
-    if threshold is None:
-        raise DataError(
-            f"{name} has {len(different):,} pairs of two people, of which {far:g} is less than "
-            "one; give a larger --far, or a larger set"
-        )
-    return threshold
-
-
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Print the cosine with the answer, and the threshold with its false accept rate."""
     options = _parse(argv)
@@ -102,7 +91,13 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         embeddings, _ = embed_pairs(network, target)
         different = pairs_of(embeddings, target.same, 1).cosines[~target.same]
         if threshold is None:
-            threshold = _threshold(options.far or _FAR, different, target.name)
+            far = options.far or _FAR
+            threshold = threshold_for(different, far)
+            if threshold is None:
+                raise DataError(
+                    f"{target.name} has {len(different):,} pairs of two people, of which {far:g} "
+                    "is less than one; give a larger --far, or a larger set"
+                )
         accepted = int((different >= threshold).sum())
         said = (
             f"FAR {accepted / len(different):.2g}: it accepts {accepted:,} of the "

@@ -125,16 +125,15 @@ def verify(pairs: Pairs, *, xnorm: float) -> VerificationResult:
         pairs: of both kinds; a single fold chooses its own thresholds.
         xnorm: mean norm before normalization, for the result.
     """
-    same, _, distances, fold = pairs
-    accuracies, thresholds = accuracies_of_folds(distances, same, fold)
+    accuracies, thresholds = accuracies_of_folds(pairs)
     # Of fewer than 10,000 pairs of different people, 1e-4 is less than one pair.
-    rates = (1e-3, 1e-4) if np.sum(~same) >= 10_000 else (1e-3,)
+    rates = (1e-3, 1e-4) if np.sum(~pairs.same) >= 10_000 else (1e-3,)
     return VerificationResult(
         accuracy=float(accuracies.mean()),
         accuracy_std=float(accuracies.std()),
         threshold=float(thresholds.mean()),
-        tar_at_far={far: true_accept_rate(distances, same, fold, far) for far in rates},
+        tar_at_far={far: true_accept_rate(pairs, far) for far in rates},
         xnorm=xnorm,
         # The squared distance of two unit vectors is 2 - 2 cos.
-        scores=np.stack([1 - distances / 2, same], axis=1),
+        scores=np.stack([1 - pairs.distances / 2, pairs.same], axis=1),
     )

@@ -101,10 +101,9 @@ def folds_of(pairs: int, folds: int) -> NDArray[np.int64]:
     return np.repeat(np.arange(folds), sizes)
 
 
-def accuracies_of_folds(
-    distances: NDArray[np.float64], same: NDArray[np.bool_], fold: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the accuracy and the threshold of each fold."""
+def accuracies_of_folds(pairs: Pairs) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the accuracy and the threshold, a squared distance, of each fold."""
+    same, _, distances, fold = pairs
     folds = fold[-1] + 1
     accepted = _accepted(distances[same], fold[same], folds, ACCURACY_THRESHOLDS)
     falsely_accepted = _accepted(distances[~same], fold[~same], folds, ACCURACY_THRESHOLDS)
@@ -115,10 +114,9 @@ def accuracies_of_folds(
     return right_at_best / np.bincount(fold), ACCURACY_THRESHOLDS[best]
 
 
-def true_accept_rate(
-    distances: NDArray[np.float64], same: NDArray[np.bool_], fold: NDArray[np.int64], far: float
-) -> float:
+def true_accept_rate(pairs: Pairs, far: float) -> float:
     """Return the share of same-person pairs accepted at a false accept rate of ``far``."""
+    same, _, distances, fold = pairs
     folds = fold[-1] + 1
     falsely_accepted = _accepted(distances[~same], fold[~same], folds, ROC_THRESHOLDS)
     training = _of_others(falsely_accepted)

@@ -81,7 +81,7 @@ def write_bad_cases(folder: Path, target: VerificationSet, pairs: Pairs) -> str:
         DataError: a file cannot be written.
     """
     same, distances = pairs.same, pairs.distances
-    thresholds = accuracies_of_folds(distances, same, pairs.fold)[1][pairs.fold]
+    thresholds = accuracies_of_folds(pairs)[1][pairs.fold]
     wrong = np.flatnonzero((distances < thresholds) != same)
     wrong = wrong[np.argsort(-np.abs(distances - thresholds)[wrong], kind="stable")]
     lines = ["pair\tfold\tperson\tdistance\tthreshold\n"]

@@ -27,7 +27,6 @@ from evaluation.verification.curves import (
     Curve,
     FarThreshold,
     Pairs,
-    Scores,
     accuracies_of_folds,
     area_under,
     equal_error_rate,
@@ -102,10 +101,10 @@ def compare_groups(
         groups: the name of each pair's group [P].
         thresholds: for wanted FARs, which all of these pairs have chosen.
     """
-    distances, same, fold = pairs.distances, pairs.same, pairs.fold
-    accepted = distances < accuracies_of_folds(distances, same, fold)[1][fold]
+    same, cosines, distances, fold = pairs
+    accepted = distances < accuracies_of_folds(pairs)[1][fold]
     accepted_for_far = {
-        far: found and pairs.cosines >= np.array(found.fold_thresholds_cosine)[fold]
+        far: found and cosines >= np.array(found.fold_thresholds_cosine)[fold]
         for far, found in thresholds.items()
     }
     names, rows = np.array(groups), []
@@ -115,7 +114,7 @@ def compare_groups(
             "name": name,
             "pairs": int(own.sum()),
             "accuracy": float((accepted == same)[own].mean()),
-            "own_accuracy": _alone(distances[own], same[own]),
+            "own_accuracy": _alone(Pairs(same[own], cosines[own], distances[own], fold[own])),
             **_rates(accepted, same, own),
             "for_far": [
                 {"wanted": far, **_rates(one, same, own)} for far, one in accepted_for_far.items()
@@ -154,11 +153,12 @@ def read_groups(path: Path, pairs: int, target: str) -> list[str]:
     return list(map(str.strip, lines))
 
 
-def _alone(distances: Scores, same: Answers) -> Optional[float]:
+def _alone(pairs: Pairs) -> Optional[float]:
     """Return the accuracy of a group as if it were a set of its own."""
-    if len(same) < FOLDS or same.all() or not same.any():
+    count, same = len(pairs.same), pairs.same
+    if count < FOLDS or same.all() or not same.any():
         return None
-    return float(accuracies_of_folds(distances, same, folds_of(len(same), FOLDS))[0].mean())
+    return float(accuracies_of_folds(pairs._replace(fold=folds_of(count, FOLDS)))[0].mean())
 
 
 def _rates(accepted: Optional[Answers], same: Answers, own: Answers) -> dict[str, Any]:

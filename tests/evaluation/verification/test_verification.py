@@ -355,7 +355,7 @@ def test_several_sets_are_groups_of_all() -> None:
     assert [row["own_accuracy"] for row in rows] == pytest.approx(own)
     together = joined([report.pairs for report in reports])
     assert np.bincount(together.fold).tolist() == [16] * 10
-    thresholds = accuracies_of_folds(together.distances, together.same, together.fold)[1]
+    thresholds = accuracies_of_folds(together)[1]
     right = (together.distances < thresholds[together.fold]) == together.same
     assert [row["accuracy"] for row in rows] == [right[:60].mean(), right[60:].mean()]
     assert lines[0].startswith("all sets: FAR 0.1: cosine ")
