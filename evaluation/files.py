@@ -23,9 +23,8 @@ from runtime.files import open_regular, read_lines, write_atomically
 
 # NumPy has Python parse the header of a file, which raises errors of many classes, and takes any
 # shape and type.
-_MAGIC = b"\x93NUMPY"
-# By major version: bytes of the length of the header.
-_LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
+# Of version 1.0; others are for longer headers.
+_MAGIC = b"\x93NUMPY\x01\x00"
 _LONGEST_HEADER = 1 << 12
 _HEADER = re.compile(
     rb"\{\s*'descr'\s*:\s*'([<>]f[248])'\s*,\s*'fortran_order'\s*:\s*(True|False)\s*,"
@@ -56,10 +55,8 @@ def map_floats(path: Path) -> Optional[NDArray[Any]]:
         OSError: the file is missing or not a regular file, or may not be read.
     """
     with open_regular(path) as file:
-        magic = file.read(len(_MAGIC) + 2)
-        size = _LENGTH_BYTES.get(magic[len(_MAGIC)], 0) if len(magic) > len(_MAGIC) else 0
-        length = int.from_bytes(file.read(size), "little")
-        if not magic.startswith(_MAGIC) or not size or length > _LONGEST_HEADER:
+        magic, length = file.read(len(_MAGIC)), int.from_bytes(file.read(2), "little")
+        if magic != _MAGIC or length > _LONGEST_HEADER:
             return None
         header = _HEADER.fullmatch(file.read(length))
         if header is None:
