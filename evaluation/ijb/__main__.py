@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -41,7 +41,7 @@ from evaluation.network import check_same, device_of, files_of, open_network
 from evaluation.options import IJB, add_network
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
-from runtime.errors import ConfigError, DataError
+from runtime.errors import ConfigError
 from runtime.stopping import run_stoppable
 
 _ONE_TO_ONE, _ONE_TO_MANY = "1:1", "1:N"
@@ -98,8 +98,8 @@ def _embed(
     network = open_network(options, device_of(options, world))
     if network.image_size != FACE_SIZE:
         raise ConfigError(
-            f"faces are aligned to 112 x 112, and {network.name} is to take "
-            "{} x {}; leave --image-size out, or give another network".format(*network.image_size)
+            f"faces are aligned to 112 x 112, and {network.name} is to take images of "
+            f"{network.image_size}; leave --image-size out, or give another network"
         )
     network = replace(network, batch_size=min(options.batch_size, PART))
     own = missing[world.rank :: world.size]
@@ -108,19 +108,12 @@ def _embed(
     def read(number: int) -> Images:
         return read_face(lists.images / faces.names[number], faces.points[number])
 
-    try:
-        with map_in_order(read, numbers, options.workers) as images:
-            shown: Iterator[Images] = images
-            if world.rank == 0:
-                shown = track(images, len(numbers), "embedding")
-            for part in own:
-                found = islice(shown, len(folder.faces(part)))
-                views = [network.views(batch) for batch in batches(found, network.batch_size)]
-                folder.write(part, np.concatenate([np.concatenate(one, axis=1) for one in views]))
-    except DataError as error:
-        raise DataError(
-            f"{error} (what is embedded stays in {options.out}: the command continues there)"
-        ) from None
+    with map_in_order(read, numbers, options.workers) as images:
+        shown = track(images, len(numbers), "embedding") if world.rank == 0 else images
+        for part in own:
+            found = islice(shown, len(folder.faces(part)))
+            views = [network.views(batch) for batch in batches(found, network.batch_size)]
+            folder.write(part, np.concatenate([np.concatenate(one, axis=1) for one in views]))
     world.barrier()
 
 

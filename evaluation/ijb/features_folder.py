@@ -77,6 +77,7 @@ class FeaturesFolder:
                 be written.
         """
         path = self._path / _DESCRIPTION
+        content = (json.dumps(self._description, indent=1) + "\n").encode()
         with writing(self._path, "--out"):
             self._path.mkdir(parents=True, exist_ok=True)
             if not path.exists():
@@ -85,8 +86,7 @@ class FeaturesFolder:
                         f"{self._path} is not empty, and has no {_DESCRIPTION}; choose another "
                         "folder with --out"
                     )
-                content = json.dumps(self._description, indent=1) + "\n"
-                write_atomically(path, content.encode())
+                write_atomically(path, content)
             self._lock = open(open_kept(path, os.O_RDWR), "r+b")
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -95,11 +95,7 @@ class FeaturesFolder:
                     f"another command writes into {self._path}; wait for its end, or choose "
                     "another folder with --out"
                 ) from None
-        try:
-            found = json.load(self._lock)
-        except (ValueError, RecursionError):
-            found = None
-        if found != self._description:
+        if self._lock.read() != content:
             raise DataError(
                 f"{self._path} has features of another model or list of faces, or with another "
                 f"--no-flip or --dtype, or its {_DESCRIPTION} is damaged; choose another folder "
@@ -122,7 +118,6 @@ class FeaturesFolder:
         Raises:
             DataError: the disk is full.
         """
-        assert len(rows) == len(self.faces(part)), (part, rows.shape)
         with writing(self._path, "--out"), StagedFiles() as files:
             np.save(files.open(self._file(part)), rows)
 

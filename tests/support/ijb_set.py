@@ -104,7 +104,7 @@ def write_features(made: MadeSet, out: Path, model: Path, width: int) -> np.ndar
     count, points = len(made.scores), find_lists(made.folder).points
     out.mkdir()
     description = describe(model, points, count, flip=True, dtype="float32")
-    (out / "features.json").write_text(json.dumps(description))
+    (out / "features.json").write_text(json.dumps(description, indent=1) + "\n")
     generator = np.random.default_rng(width)
     rows = generator.standard_normal((count, 2 * width), dtype=np.float32)
     for number, start in enumerate(range(0, count, features_folder.PART)):

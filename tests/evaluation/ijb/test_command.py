@@ -310,8 +310,7 @@ def test_ranks_share_the_parts_and_stopping_loses_none(images, monkeypatch, caps
     content = image.read_bytes()
     words = "IJBC --model m,0 --batch-size 8 --out".split()
     image.write_bytes(b"nothing")
-    message = r"40.png: the image .* \(what is embedded stays in out"
-    check_refusal(command.main, [*words, "out"], message)
+    check_refusal(command.main, [*words, "out"], "40.png: the image ")
     before = times()
     assert sorted(before) == ["features.json", "part-00000.npy", "part-00001.npy"]
     image.write_bytes(content)
@@ -379,7 +378,7 @@ def test_what_is_wrong_is_named_before_anything_is_embedded(made: MadeSet) -> No
 def test_a_network_for_another_size_is_refused(images: MadeSet) -> None:
     export_network(Path("m"), 32)
     export.main("--model m,0 --image-size 32 32 --output m.onnx".split())
-    message = "faces are aligned to 112 x 112, and m.onnx is to take 32 x"
+    message = "faces are aligned to 112 x 112, and m.onnx is to take images of .32, 32"
     check_refusal(command.main, MADE.split(), message)
 
 
