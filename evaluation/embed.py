@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, Optional, Union
+from typing import Any, BinaryIO, Optional
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from data.worker_threads import add_workers, map_in_order, say, track
 from evaluation.features import Features, Images, normalized
 from evaluation.files import map_floats, writing
 from evaluation.network import check_same, device_of, open_network
-from evaluation.options import EMBED, add_network
+from evaluation.options import add_network
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
 from runtime.errors import DataError
@@ -44,7 +44,6 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         description="Write the embeddings of images. Under horovodrun or mpirun the ranks share "
         "the images, each on the GPU of its local rank if there is one; all of them have to see "
         "the same images under the same paths.",
-        foreign=EMBED,
     )
     add = parser.add_argument
     input_help = (
@@ -90,11 +89,16 @@ def _blocks(
         DataError: an image cannot be read and none may be left out.
     """
 
-    def read(number: int) -> Union[Images, DataError]:
+    def read(number: int) -> Optional[Images]:
         try:
             image: Images = faces.read(number)
         except DataError as error:
-            return error
+            if not options.skip_broken:
+                raise DataError(
+                    f"{error}; repair or remove it, or leave such images out with --skip-broken"
+                ) from None
+            say(f"left out: {error}")
+            return None
         return image
 
     count = len(faces)
@@ -108,7 +112,11 @@ def _blocks(
             block = np.zeros((batch_size, width + 1), np.float32)
             error: Optional[DataError] = None
             try:
-                _fill(block, islice(shown, len(numbers)), rows_of, skips=options.skip_broken)
+                images = list(islice(shown, len(numbers)))
+                places = [place for place, image in enumerate(images) if image is not None]
+                if places:
+                    block[places, -1] = 1
+                    block[places, :-1] = rows_of(np.stack([images[place] for place in places]))
             except DataError as found:
                 # Told to the others, which would wait for this rank.
                 error, block[0, -1] = found, np.nan
@@ -120,35 +128,8 @@ def _blocks(
             yield rows
 
 
-def _fill(
-    block: Features,
-    results: Iterable[Union[Images, DataError]],
-    rows_of: Callable[[Images], Features],
-    *,
-    skips: bool,
-) -> None:
-    """Embed images, of which some may be broken, into a block of zeros."""
-    images = []
-    for place, result in enumerate(results):
-        if not isinstance(result, DataError):
-            images.append(result)
-            block[place, -1] = 1
-        elif skips:
-            say(f"left out: {result}")
-        else:
-            raise DataError(
-                f"{result}; repair or remove it, or leave such images out with --skip-broken"
-            )
-    if images:
-        block[block[:, -1] == 1, :-1] = rows_of(np.stack(images))
-
-
 def _write_files(
-    options: argparse.Namespace,
-    faces: Any,
-    blocks: Iterable[Features],
-    width: int,
-    model: str,
+    options: argparse.Namespace, faces: Any, blocks: Iterable[Features], width: int
 ) -> int:
     """Write the files on rank 0, and return the number of rows.
 
@@ -184,13 +165,10 @@ def _write_files(
         if options.safetensors:
             import safetensors.numpy
 
-            flags = {"flip": not options.no_flip, "normalized": not options.raw}
-            notes = {name: str(flag).lower() for name, flag in flags.items()}
-            notes["model"] = model
             file.flush()
             rows = map_floats(Path(file.name))
             assert rows is not None, file.name
-            files.open(tensors).write(safetensors.numpy.save({"embeddings": rows}, notes))
+            files.open(tensors).write(safetensors.numpy.save({"embeddings": rows}))
         with undisturbed():
             # An index or tensors of other rows would contradict the new ones.
             files.publish(remove_first=[index, tensors])
@@ -240,7 +218,7 @@ def embed(options: argparse.Namespace, world: Any = None) -> None:
         deque(blocks, maxlen=0)
         return
     with writing(Path(f"{options.out}.npy"), "--out"):
-        rows = _write_files(options, faces, blocks, width, network.name)
+        rows = _write_files(options, faces, blocks, width)
     left_out = len(faces) - rows
     without = f", without {left_out:,} that cannot be embedded" if left_out else ""
     print_line(f"{options.out}.npy, {options.out}.tsv: {rows:,} embeddings of {width}{without}")

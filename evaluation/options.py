@@ -1,7 +1,7 @@
 """Options that several commands have, their values, and those of InsightFace's programs.
 
-The programs are verification.py, ijb.py, ijb_11.py, ijb_1n.py, ijb_onnx.py, ijb_evals.py and
-gen_megaface.py; of arcface_torch, onnx_ijbc.py and torch2onnx.py. Options that mean the same here
+The programs are verification.py, ijb.py, ijb_11.py, ijb_1n.py, ijb_onnx.py and ijb_evals.py; of
+arcface_torch, onnx_ijbc.py and torch2onnx.py. Options that mean the same here
 are taken and have no row; the others are answered with what to type here instead.
 """
 
@@ -29,7 +29,6 @@ _NAMES = "give --result-dir DIR and --job NAME, whose NAME.npy has the cosines"
 _LABELS = "leave it out: the list of pairs has the labels"
 _TESTS = "give --no-norm-score, --no-detector-score or --no-flip, a command for each test"
 _ANEW = "name a new folder as --out"
-_IMAGES = "name the images, or a folder of images, as INPUT: a command for each set"
 
 NETWORK: Mapping[str, str] = {
     **dict.fromkeys(("--model-prefix", "--model-epoch", "--model[-_]file", "-m"), _MODEL),
@@ -44,14 +43,6 @@ VERIFICATION: Mapping[str, str] = {
     "--mode": "leave it out for 0; for 1, the wrongly judged pairs, give --bad-cases DIR; for 2, "
     "the embeddings, run python -m evaluation.embed",
     "--max": "name the epochs, as in --model PREFIX,8|9",
-}
-
-EMBED: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("--facescrub-lst", "--facescrub-root", "--megaface-lst", "--megaface-root"), _IMAGES
-    ),
-    "--algo": "leave it out: --out names the files",
-    "--output": "give --out NAME: NAME.npy has a row per image, and NAME.tsv the images' names",
 }
 
 EXPORT: Mapping[str, str] = {
