@@ -178,9 +178,7 @@ def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
     prepare_lanes()
     lists = find_lists(options.folder)
     faces = read_faces(lists)
-    description = describe(
-        options.model, lists.points, len(faces.names), flip=not options.no_flip, dtype=options.dtype
-    )
+    description = describe(options, lists.points, len(faces.names))
     # Here, because rooms meet in programs only.
     from parallel.world import join_ranks
 

@@ -9,6 +9,7 @@ model or other lists is refused.
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import json
 import os
@@ -21,7 +22,6 @@ import numpy as np
 from evaluation.features import Features
 from evaluation.files import map_floats, writing
 from evaluation.network import files_of
-from evaluation.options import Source
 from runtime.errors import DataError
 from runtime.files import StagedFiles, open_kept, sha256, write_atomically
 
@@ -31,27 +31,20 @@ PART = 1024
 _DESCRIPTION = "features.json"
 
 
-def describe(model: Source, faces: Path, count: int, *, flip: bool, dtype: str) -> dict[str, Any]:
-    """Return what features depend on, for ``FeaturesFolder``.
-
-    Args:
-        model: its files.
-        faces: the list of images and points.
-        count: of the faces.
-        flip: whether mirror images are embedded, too.
-        dtype: of the network's products.
+def describe(options: argparse.Namespace, faces: Path, count: int) -> dict[str, Any]:
+    """Return what features depend on: options, and the list of images and points of the faces.
 
     Raises:
         DataError: a file of the model cannot be read.
     """
     try:
-        checksums = {"model": sha256(*files_of(model)), "faces": sha256(faces)}
-        return {**checksums, "count": count, "flip": flip, "dtype": dtype}
+        checksums = {"model": sha256(*files_of(options.model)), "faces": sha256(faces)}
     except OSError as error:
         raise DataError(
             f"{error.filename} cannot be read: {error.strerror}; give --model PREFIX,EPOCH of a "
             "checkpoint that is there, or an ONNX file"
         ) from None
+    return {**checksums, "count": count, "flip": not options.no_flip, "dtype": options.dtype}
 
 
 class FeaturesFolder:

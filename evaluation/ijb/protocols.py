@@ -155,18 +155,13 @@ def identify(features: NDArray[np.float64], gallery: Subjects, probes: Subjects)
     """
     order = np.argsort(gallery.subjects, kind="stable")
     subjects = gallery.subjects[order]
-    for twice in np.flatnonzero(np.diff(subjects) == 0)[:1]:
-        raise DataError(
-            f"the subject {subjects[twice]} has several templates in one gallery, where each has "
-            "one in the protocol; take the lists from InsightFace's release"
-        )
     places_P = np.minimum(np.searchsorted(subjects, probes.subjects), len(order) - 1)
     is_mated_P = subjects[places_P] == probes.subjects
-    if is_mated_P.all() or not is_mated_P.any():
+    if not np.diff(subjects).all() or is_mated_P.all() or not is_mated_P.any():
         raise DataError(
-            f"{int(is_mated_P.sum()):,} of {len(is_mated_P):,} probes are of subjects in a gallery "
-            f"of {len(order):,}; the protocol needs probes of subjects that are in it, and of "
-            "others"
+            f"of {len(is_mated_P):,} probes {is_mated_P.sum():,} are of subjects in a gallery of "
+            f"{len(order):,}; the protocol needs probes of subjects that are in it once, and of "
+            "others: take the lists from InsightFace's release"
         )
     mated_M = np.flatnonzero(is_mated_P)
     columns_M = order[places_P[mated_M]]
@@ -197,13 +192,12 @@ def identify(features: NDArray[np.float64], gallery: Subjects, probes: Subjects)
 def mean_of(galleries: Mapping[str, Result]) -> Result:
     """Return the ranks of all mated probes of the galleries, and the mean of the other rates."""
     every = [*galleries.values()]
-    mated = sum(one["mated"] for one in every)
-    rates = zip(*(one["tpir_at_fpir"].values() for one in every))
+    mated = [one["mated"] for one in every]
     return {
-        **{name: sum(round(one[name] * one["mated"]) for one in every) / mated for name in _RANKS},
+        **{name: float(np.average([one[name] for one in every], weights=mated)) for name in _RANKS},
         "tpir_at_fpir": {
-            name: math.fsum(values) / len(every)
-            for name, values in zip(every[0]["tpir_at_fpir"], rates)
+            rate: float(np.mean([one["tpir_at_fpir"][rate] for one in every]))
+            for rate in every[0]["tpir_at_fpir"]
         },
     }
 
@@ -217,15 +211,9 @@ def verification_lines(name: str, found: Result) -> list[str]:
 
 def identification_lines(galleries: Mapping[str, Result]) -> list[str]:
     """Return the rates of each gallery and their mean, in percent, as lines of a table."""
-    counts = ("templates", "mated", "others")
-    heading = ["gallery", *counts, *_RANKS]
-    heading += [f"TPIR at FPIR {rate:g}" for rate in _FALSE_ALARM_RATES]
+    heading = ["gallery", *_RANKS, *(f"TPIR at FPIR {rate:g}" for rate in _FALSE_ALARM_RATES)]
     rows = [
-        [
-            name,
-            *(f"{one[count]:,}" if count in one else "" for count in counts),
-            *map(_percent, [*(one[rank] for rank in _RANKS), *one["tpir_at_fpir"].values()]),
-        ]
+        [name, *map(_percent, [*(one[rank] for rank in _RANKS), *one["tpir_at_fpir"].values()])]
         for name, one in {**galleries, "mean": mean_of(galleries)}.items()
     ]
     return aligned([heading, *rows])

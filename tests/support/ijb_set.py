@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,7 +104,8 @@ def write_features(made: MadeSet, out: Path, model: Path, width: int) -> np.ndar
     """
     count, points = len(made.scores), find_lists(made.folder).points
     out.mkdir()
-    description = describe(model, points, count, flip=True, dtype="float32")
+    options = Namespace(model=model, no_flip=False, dtype="float32")
+    description = describe(options, points, count)
     (out / "features.json").write_text(json.dumps(description, indent=1) + "\n")
     generator = np.random.default_rng(width)
     rows = generator.standard_normal((count, 2 * width), dtype=np.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,8 +148,8 @@ def _small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def described(count: int = 25, **changes: Any) -> FeaturesFolder:
     for name in ("model", "faces"):
         Path(name).write_bytes(changes.pop(name, b""))
-    options = {"flip": True, "dtype": "float32", **changes}
-    return FeaturesFolder(OUT, describe(Path("model"), Path("faces"), count, **options))
+    options = {"model": Path("model"), "no_flip": False, "dtype": "float32", **changes}
+    return FeaturesFolder(OUT, describe(Namespace(**options), Path("faces"), count))
 
 
 def claim(**changes: Any) -> FeaturesFolder:
@@ -192,7 +193,8 @@ def test_a_checkpoint_is_known_by_both_files() -> None:
     for symbol, params in ((b"a", b"b"), (b"x", b"b"), (b"a", b"x")):
         Path("m-symbol.json").write_bytes(symbol)
         Path("m-0007.params").write_bytes(params)
-        one = describe(("m", 7), Path("faces"), 1, flip=True, dtype="float32")
+        options = Namespace(model=("m", 7), no_flip=False, dtype="float32")
+        one = describe(options, Path("faces"), 1)
         found.add(one["model"])
     assert len(found) == 3
 
@@ -201,7 +203,7 @@ def test_other_features_are_refused(folder: FeaturesFolder) -> None:
     folder.__exit__()
     before = sorted(OUT.iterdir())
     for changes in (
-        {"model": b"other"}, {"faces": b"other"}, {"count": 24}, {"flip": False},
+        {"model": b"other"}, {"faces": b"other"}, {"count": 24}, {"no_flip": True},
         {"dtype": "bfloat16"},
     ):  # fmt: skip
         assert_refused("features of another model or list of faces, or with", claim, **changes)
