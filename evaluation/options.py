@@ -8,8 +8,8 @@ are taken and have no row; the others are answered with what to type here instea
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Union
 
@@ -69,27 +69,20 @@ SYNONYMS: Mapping[str, str] = {"--batch_size": "--batch-size", "-b": "--batch-si
 
 def share(value: str) -> float:
     """Convert a share between 0 and 1, such as a false accept rate."""
-    number = _number(value)
-    if not 0 < number < 1:
-        raise argparse.ArgumentTypeError(
-            f"{value!r} is no share between 0 and 1; write it as in 0.001 or 1e-4"
-        )
-    return number
+    with suppress(ValueError):
+        if 0 < float(value) < 1:
+            return float(value)
+    raise argparse.ArgumentTypeError(
+        f"{value!r} is no share between 0 and 1; write it as in 0.001 or 1e-4"
+    )
 
 
 def cosine(value: str) -> float:
     """Convert a cosine."""
-    number = _number(value)
-    if not -1 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"{value!r} is no cosine; take one of -1 to 1")
-    return number
-
-
-def _number(value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        return math.nan
+    with suppress(ValueError):
+        if -1 <= float(value) <= 1:
+            return float(value)
+    raise argparse.ArgumentTypeError(f"{value!r} is no cosine; take one of -1 to 1")
 
 
 def check_names(option: str, names: Sequence[str]) -> None:

@@ -130,7 +130,8 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     probes_help = "the embeddings that are looked for; names and labels are in P.tsv"
     add("--probes", required=True, type=Path, metavar="P.npy", help=probes_help)
     add("--top", type=positive_integer, default=5, metavar="K", help="matches of a probe (5)")
-    add("--threshold", type=cosine, metavar="X", help="only matches of at least this cosine")
+    threshold_help = "only matches of at least this cosine"
+    add("--threshold", type=cosine, default=-math.inf, metavar="X", help=threshold_help)
     self_help = "leave out the gallery image of the same name as the probe"
     add("--leave-self-out", action="store_true", help=self_help)
     out_help = "the table to write: probe, rank, gallery image, cosine (P-matches.tsv)"
@@ -168,11 +169,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     # For the rates at least five.
     cosines, rows = search(gallery.rows, probes.rows, max(options.top, *_RANKS), excluded)
     matched = _write_table(out, options, (gallery.names, probes.names), cosines, rows)
-    said = "" if options.threshold is None else f" of at least {options.threshold:g}"
-    print_line(
-        f"{out}: {matched:,} of {len(probes.names):,} probes have a match{said} among "
-        f"{len(gallery.names):,} images"
-    )
+    counts = f"{matched:,} of {len(probes.names):,} probes have a match"
+    print_line(f"{out}: {counts} among {len(gallery.names):,} images")
     if gallery.labels and probes.labels:
         counted, rates = identification(gallery.labels, probes.labels, excluded, rows)
         shares = ", ".join(f"rank-{k} {rate:.4f}" for k, rate in zip(_RANKS, rates))
@@ -188,7 +186,6 @@ def _write_table(
 ) -> int:
     """Write the matches of all probes; return how many have one."""
     (gallery, probes), matched = names, 0
-    least = -math.inf if options.threshold is None else options.threshold
     with writing(path, "--out"), StagedFiles() as files:
         file = files.open(path)
         file.write(b"probe\trank\tgallery\tcosine\n")
@@ -196,7 +193,7 @@ def _write_table(
             lines = [
                 f"{probe}\t{rank}\t{gallery[row]}\t{cosine:.6f}\n"
                 for rank, (cosine, row) in enumerate(zip(*(one.tolist() for one in found)), 1)
-                if row >= 0 and cosine >= least
+                if row >= 0 and cosine >= options.threshold
             ]
             matched += bool(lines)
             file.write("".join(lines).encode(errors="surrogateescape"))

@@ -184,7 +184,7 @@ def test_threshold_and_leave_self_out(capsys: pytest.CaptureFixture[str]) -> Non
     matches = Path("m.tsv").read_text().splitlines()[1:]
     assert matches == ["a1\t1\tb1\t0.800000", "b3\t1\tb2\t1.000000"]
     said, rates = capsys.readouterr().out.splitlines()
-    assert said == "m.tsv: 2 of 3 probes have a match of at least 0.7 among 4 images"
+    assert said == "m.tsv: 2 of 3 probes have a match among 4 images"
     assert "rank-1 0.5000, rank-5 1.0000, of 2 probes" in rates
     Path("p.tsv").unlink()
     command.main([*WORDS])
