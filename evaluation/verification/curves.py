@@ -110,8 +110,7 @@ def accuracies_of_folds(pairs: Pairs) -> tuple[NDArray[np.float64], NDArray[np.f
     others = np.bincount(fold[~same], minlength=folds)
     right = accepted + others[:, np.newaxis] - falsely_accepted
     best = _of_others(right).argmax(axis=1)
-    right_at_best = np.take_along_axis(right, best[:, np.newaxis], axis=1)[:, 0]
-    return right_at_best / np.bincount(fold), ACCURACY_THRESHOLDS[best]
+    return right[np.arange(folds), best] / np.bincount(fold), ACCURACY_THRESHOLDS[best]
 
 
 def true_accept_rate(pairs: Pairs, far: float) -> float:
@@ -140,10 +139,8 @@ def _accepted(
     thresholds: NDArray[np.float64],
 ) -> NDArray[np.int64]:
     """Return how many pairs of each fold lie below each threshold: [folds, thresholds]."""
-    first_above = np.searchsorted(thresholds, distances, side="right")
-    counts = np.zeros((folds, len(thresholds) + 1), np.int64)
-    np.add.at(counts, (fold, first_above), 1)
-    return counts.cumsum(axis=1)[:, :-1]
+    parts = (np.sort(distances[fold == one]) for one in range(folds))
+    return np.stack([np.searchsorted(part, thresholds) for part in parts])
 
 
 def pairs_of(embeddings: Features, same: Answers, folds: int = FOLDS) -> Pairs:

@@ -104,7 +104,7 @@ def compare_groups(
     same, cosines, distances, fold = pairs
     accepted = distances < accuracies_of_folds(pairs)[1][fold]
     accepted_for_far = {
-        far: found and cosines >= np.array(found.fold_thresholds_cosine)[fold]
+        far: cosines >= np.array(found.fold_thresholds_cosine)[fold] if found else None
         for far, found in thresholds.items()
     }
     names, rows = np.array(groups), []
