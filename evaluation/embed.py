@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Optional
 import numpy as np
 
 from data.worker_threads import add_workers, map_in_order, say, track
-from evaluation.features import Features, Images, normalized
+from evaluation.features import FaceNetwork, Features, Images, normalized
 from evaluation.files import map_floats, writing
 from evaluation.network import check_same, device_of, open_network
 from evaluation.options import add_network
@@ -73,14 +73,9 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
 
 
 def _blocks(
-    options: argparse.Namespace,
-    faces: Any,
-    rows_of: Callable[[Images], Features],
-    batch_size: int,
-    width: int,
-    world: Any,
+    options: argparse.Namespace, faces: Any, network: FaceNetwork, world: Any
 ) -> Iterator[Features]:
-    """Yield the rows of consecutive images, float32 [b, width + 1], on every rank.
+    """Yield the rows of consecutive images, float32 [b, D + 1], on every rank.
 
     The last number is 1 if there is such a row, else 0. Each rank embeds a batch of a block; the
     last block may end with rows of no image.
@@ -88,6 +83,10 @@ def _blocks(
     Raises:
         DataError: an image cannot be read and none may be left out.
     """
+
+    def rows_of(images: Images) -> Features:
+        features, _ = network.sums(images)
+        return features if options.raw else normalized(features)
 
     def read(number: int) -> Optional[Images]:
         try:
@@ -101,7 +100,9 @@ def _blocks(
             return None
         return image
 
-    count = len(faces)
+    # Only the network knows how wide its rows are.
+    width = rows_of(np.zeros((1, 3, *network.image_size), np.uint8)).shape[1]
+    count, batch_size = len(faces), network.batch_size
     # As many on every rank; the last of a rank may be empty.
     starts = [first + world.rank * batch_size for first in range(0, count, batch_size * world.size)]
     parts = [range(start, min(start + batch_size, count)) for start in starts]
@@ -112,11 +113,11 @@ def _blocks(
             block = np.zeros((batch_size, width + 1), np.float32)
             error: Optional[DataError] = None
             try:
-                images = list(islice(shown, len(numbers)))
-                places = [place for place, image in enumerate(images) if image is not None]
-                if places:
-                    block[places, -1] = 1
-                    block[places, :-1] = rows_of(np.stack([images[place] for place in places]))
+                read_ones = enumerate(islice(shown, len(numbers)))
+                images = {place: image for place, image in read_ones if image is not None}
+                if images:
+                    block[[*images], -1] = 1
+                    block[[*images], :-1] = rows_of(np.stack([*images.values()]))
             except DataError as found:
                 # Told to the others, which would wait for this rank.
                 error, block[0, -1] = found, np.nan
@@ -129,9 +130,9 @@ def _blocks(
 
 
 def _write_files(
-    options: argparse.Namespace, faces: Any, blocks: Iterable[Features], width: int
-) -> int:
-    """Write the files on rank 0, and return the number of rows.
+    options: argparse.Namespace, faces: Any, blocks: Iterator[Features]
+) -> tuple[int, int]:
+    """Write the files on rank 0, and return the number of rows and of columns.
 
     Raises:
         OSError: a file cannot be written.
@@ -143,12 +144,13 @@ def _write_files(
     path.parent.mkdir(parents=True, exist_ok=True)
     files = StagedFiles()
     try:
-        file = files.open(path)
+        file, first = files.open(path), next(blocks)
+        width = first.shape[1] - 1
         # Reserves room for all rows, so that a full disk shows at once.
         os.posix_fallocate(file.fileno(), 0, _HEADER_BYTES + 4 * len(faces) * width)
         file.seek(_HEADER_BYTES)
         has_row = []
-        for block in blocks:
+        for block in chain([first], blocks):
             has_row.append(block[:, -1] == 1)
             file.write(block[has_row[-1], :-1].astype("<f4").tobytes())
         kept = np.flatnonzero(np.concatenate(has_row)).tolist()
@@ -174,7 +176,7 @@ def _write_files(
             files.publish(remove_first=[index, tensors])
     finally:
         files.discard()
-    return len(kept)
+    return len(kept), width
 
 
 def write_index(file: BinaryIO, images: Iterable[tuple[str, str]]) -> None:
@@ -207,18 +209,12 @@ def embed(options: argparse.Namespace, world: Any = None) -> None:
         say(line)
     network = replace(network, batch_size=min(options.batch_size, -(-len(faces) // world.size)))
 
-    def rows_of(images: Images) -> Features:
-        features, _ = network.sums(images)
-        return features if options.raw else normalized(features)
-
-    # Only the network knows how wide its rows are.
-    width = rows_of(np.zeros((1, 3, *network.image_size), np.uint8)).shape[1]
-    blocks = _blocks(options, faces, rows_of, network.batch_size, width, world)
+    blocks = _blocks(options, faces, network, world)
     if world.rank != 0:
         deque(blocks, maxlen=0)
         return
     with writing(Path(f"{options.out}.npy"), "--out"):
-        rows = _write_files(options, faces, blocks, width)
+        rows, width = _write_files(options, faces, blocks)
     left_out = len(faces) - rows
     without = f", without {left_out:,} that cannot be embedded" if left_out else ""
     print_line(f"{options.out}.npy, {options.out}.tsv: {rows:,} embeddings of {width}{without}")

@@ -47,19 +47,12 @@ class FaceNetwork:
 
         Raises:
             NotFiniteError: features are not finite, or too large for a length.
-            DataError: all features are 0.
         """
         filled = np.zeros((self.batch_size, *images.shape[1:]), np.uint8)
         filled[: len(images)] = images
         views = [filled, np.ascontiguousarray(filled[..., ::-1])] if self.flip else [filled]
         features: Features = np.stack([self.extract(view)[: len(images)] for view in views])
         check_finite(features)
-        if images.any() and not features.any():
-            raise DataError(
-                f"the network gives embeddings of length 0 for all {len(images)} images of a "
-                "batch, so every cosine would be 0; its weights are zeros, or those of another "
-                "network: give another epoch"
-            )
         return features
 
     def sums(self, images: Images) -> tuple[Features, NDArray[np.float32]]:
@@ -84,7 +77,8 @@ def check_finite(features: Features) -> None:
 
 def _has_length(features: NDArray[Any]) -> NDArray[np.bool_]:
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.isfinite(np.linalg.norm(features, axis=-1))
+        has_length: NDArray[np.bool_] = np.isfinite(np.linalg.norm(features, axis=-1))
+    return has_length
 
 
 def normalized(features: NDArray[Any]) -> NDArray[Any]:

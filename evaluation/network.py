@@ -79,8 +79,8 @@ class OnnxNetwork:
             height, width = images.shape[2:]
             raise DataError(
                 f"{self._name} fails on {size} images of {height} x {width} "
-                f"({one_line(str(error))}); give the size that it was trained with as "
-                "--image-size, or a smaller --batch-size"
+                f"({one_line(str(error))}); give a network for RGB images of this size, or a "
+                "smaller --batch-size"
             ) from None
 
 
@@ -145,8 +145,7 @@ def open_network(options: argparse.Namespace, context: Optional[object] = None) 
                 f"--dtype {options.dtype} is for networks of MXNet, and {options.model} has types "
                 "of its own; leave it out, or name a checkpoint"
             )
-        network, image_size = _open_onnx(options.model, size)
-        return FaceNetwork(network.extract, image_size, name=str(options.model), **given)
+        return _open_onnx(options.model, size, given)
     # Here, because rooms meet in programs only, and this is a part of several.
     from backbones.model import Backbone
 
@@ -157,26 +156,20 @@ def open_network(options: argparse.Namespace, context: Optional[object] = None) 
     return FaceNetwork(backbone.inference(), image_size, name=f"{prefix},{epoch}", **given)
 
 
-def _open_onnx(path: Path, size: Optional[tuple[int, int]]) -> tuple[OnnxNetwork, tuple[int, int]]:
-    """Return a network for faces, and the height and width of its images."""
-    wanted = size or FACE_SIZE
-    content = read_model(path, wanted)
+def _open_onnx(path: Path, size: Optional[tuple[int, int]], given: dict[str, Any]) -> FaceNetwork:
+    content = read_model(path, size or FACE_SIZE)
     network = OnnxNetwork(content, str(path))
     network.scales_pixels = not (network.takes_bytes or normalizes_pixels(content))
-    # A side that the file leaves open is no number.
-    sides = zip(network.image_shape, (3, *wanted))
-    channels, *known = (side if isinstance(side, int) else other for side, other in sides)
-    image_size = known[0], known[1]
-    if channels != 3 or (size and size != image_size):
-        raise ConfigError(
-            f"{path} takes images {list(network.image_shape)}, and not [3, {wanted[0]}, "
-            f"{wanted[1]}]; give a network for RGB images, and leave --image-size out"
-        )
+    if size is None:
+        # A side that the file leaves open is no number.
+        sides = zip(network.image_shape[1:], FACE_SIZE)
+        height, width = (side if isinstance(side, int) else other for side, other in sides)
+        size = height, width
     # Two, since an output that has a row per batch has the right shape for one image.
-    shape = network.extract(np.zeros((2, 3, *image_size), np.uint8)).shape
+    shape = network.extract(np.zeros((2, 3, *size), np.uint8)).shape
     if len(shape) != 2 or shape[0] != 2:
         raise DataError(
             f"{path} gives {list(shape)} for two images; give a network whose output is [b, D], "
             "or export it with an open batch"
         )
-    return network, image_size
+    return FaceNetwork(network.extract, size, name=str(path), **given)

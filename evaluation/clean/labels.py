@@ -102,7 +102,9 @@ def find_centers(faces: EmbeddedFaces, agree: float) -> Centers:
         in_core[members] = core
         centers[label] = rows[core].sum(axis=0)
         if len(members) > 1:
-            own[members] = _cosines_with_core(rows, core) if core.any() else _nearest_in(rows)
+            # Of the two nearest images one is the image itself, or equal to it.
+            near = _cosines_with_core(rows, core) if core.any() else search(rows, rows, 2)[0][:, 1]
+            own[members] = near
     return Centers(normalized(centers), own, in_core)
 
 
@@ -134,12 +136,6 @@ def _cosines_with_core(rows: Rows, core: Answers) -> Cosines:
     rest = rows[core].sum(axis=0) - core[:, np.newaxis] * rows
     found: Cosines = np.einsum("nd,nd->n", normalized(rest), rows)
     return found
-
-
-def _nearest_in(rows: Rows) -> Cosines:
-    """Return the largest cosine of each image of a class, which has several, with another one."""
-    # The nearest image is the image itself, or one that is equal to it.
-    return search(rows, rows, 2)[0][:, 1]
 
 
 def nearest_others(

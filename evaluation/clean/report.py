@@ -83,8 +83,9 @@ class Report:
 
         def row(number: int) -> SheetRow:
             image, (key, label, own, other, cosine) = found[number].image, cells[number]
-            near = self._examples(other, image) if other >= 0 else []
-            groups = [[(self._payload(image), "")], self._examples(label, image), near]
+            classes = [one for one in (label, other) if one >= 0]
+            shown = [self._examples(one, image) for one in classes]
+            groups = [[(self._payload(image), "")], *shown]
             heading = [f"record {key}", f"of class {label}: {own:.2f}"]
             return [*heading, f"class {other}: {cosine:.2f}"], groups
 

@@ -344,15 +344,10 @@ def test_mistakes_are_one_line(faces: np.ndarray, words: str, message: str) -> N
     assert {*os.listdir("faces")} - before <= {"train.idx.cache", "train.labels.cache"}
 
 
-def test_what_cannot_be_read_or_written_is_named(faces: np.ndarray) -> None:
+def test_what_cannot_be_copied_is_named(faces: np.ndarray) -> None:
     os.mkfifo("faces/pipe.bin")
-    words = [*CLEAN, "--out", "new"]
-    check_refusal(
-        command.main, words, "faces/pipe.bin, of which the new set needs a copy: it is not a reg"
-    )
-    Path("cleaning/images.tsv").unlink()
-    Path("cleaning/images.tsv").mkdir()
-    check_refusal(command.main, words, "cleaning cannot be written: Is a dir.*--report")
+    message = "faces/pipe.bin, of which the new set needs a copy: it is not a reg"
+    check_refusal(command.main, [*CLEAN, "--out", "new"], message)
     assert not Path("new").exists()
 
 
