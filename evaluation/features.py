@@ -94,7 +94,7 @@ def finite_rows(embeddings: NDArray[Any], first: int, count: int, what: str) -> 
     Raises:
         DataError: a row of ``what`` is not finite, or too large for a length.
     """
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         rows = np.array(embeddings[first : first + count], np.float32)
     wrong = np.flatnonzero(~_has_length(rows))
     if len(wrong):

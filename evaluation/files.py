@@ -38,8 +38,8 @@ class Embeddings(NamedTuple):
     Attributes:
         path: of the rows.
         rows: floats [n, D], mapped into memory.
-        names: of the images, n; the numbers of the rows if there is no index.
-        labels: of the images, n, or empty if there is no index or no label in it.
+        names: of the images, n.
+        labels: of the images, n, or empty if there is no label in the index.
     """
 
     path: Path
@@ -73,7 +73,7 @@ def map_floats(path: Path) -> Optional[NDArray[Any]]:
 
 
 def read_embeddings(path: Path) -> Embeddings:
-    """Map the rows of a ``.npy`` file, and read the index beside it if there is one.
+    """Map the rows of a ``.npy`` file, and read the index beside it.
 
     Raises:
         DataError: a file is missing, broken or no such file, or the two do not fit.
@@ -88,8 +88,6 @@ def read_embeddings(path: Path) -> Embeddings:
             "python -m evaluation.embed"
         )
     index = path.with_suffix(".tsv")
-    if not os.path.lexists(index):
-        return Embeddings(path, rows, list(map(str, range(len(rows)))), [])
     names, labels = _read_index(index)
     if len(names) != len(rows):
         raise DataError(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.features import finite_rows, normalized
-from evaluation.files import Embeddings, check_output, read_embeddings, writing
+from evaluation.files import check_output, read_embeddings, writing
 from evaluation.options import cosine
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import DataError
@@ -139,28 +138,16 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _open(options: argparse.Namespace) -> tuple[Embeddings, Embeddings]:
-    gallery, probes = read_embeddings(options.gallery), read_embeddings(options.probes)
-    if gallery.rows.shape[1] != probes.rows.shape[1]:
-        raise DataError(
-            f"{probes.path} has rows of {probes.rows.shape[1]} numbers, {gallery.path} of "
-            f"{gallery.rows.shape[1]}; embed both with the same network"
-        )
-    if options.leave_self_out and not os.path.samefile(gallery.path, probes.path):
-        for one in (gallery, probes):
-            index = one.path.with_suffix(".tsv")
-            if not os.path.lexists(index):
-                raise DataError(
-                    f"--leave-self-out goes by names, and there is no {index} with those of "
-                    f"{one.path}; leave the option out, or embed the images again"
-                )
-    return gallery, probes
-
-
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Write the table, and print the identification rates if both indexes have labels."""
     options = _parse(argv)
-    gallery, probes = _open(options)
+    gallery, probes = read_embeddings(options.gallery), read_embeddings(options.probes)
+    widths = gallery.rows.shape[1], probes.rows.shape[1]
+    if widths[0] != widths[1]:
+        raise DataError(
+            f"{gallery.path} has rows of {widths[0]} numbers, {probes.path} of {widths[1]}; embed "
+            "both with the same network"
+        )
     out = options.out or probes.path.with_name(f"{probes.path.stem}-matches.tsv")
     read = [gallery.path, probes.path]
     check_output(out, "--out", [*read, *(path.with_suffix(".tsv") for path in read)])
