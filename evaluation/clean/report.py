@@ -7,29 +7,45 @@ from the surest to the least sure, because the least sure tell whether a thresho
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 
-from data.inspect.sheets import SheetRow, draw_rows, evenly_spaced, payload_of
+from data.inspect.sheets import draw_rows, evenly_spaced, payload_of
 from data.records.record_set import RecordSet
 from data.records.recordio import Payload
 from evaluation.clean.faces import EmbeddedFaces, Numbers
-from evaluation.clean.findings import Findings, Overlap
+from evaluation.clean.findings import Findings
 from evaluation.files import writing
 from evaluation.report import elements
 from runtime.files import StagedFiles, write_atomically
 
-_ROWS, _EXAMPLES = 12, 4
+_ROWS, _EXAMPLES, _LONGEST_LINE = 12, 4, 24
 _SAID = {
     "moved": "are far from their class and near to another",
     "junk": "are far from their class and near to none",
     "unsure": "are in a class in which no two images agree",
 }
+
+
+class Finding(NamedTuple):
+    """A row of a table, and of a sheet.
+
+    Attributes:
+        cells: of the table; the sheet has them beside the images.
+        images: the numbers of embeddings, or encoded images.
+        classes: of which some images are shown, -1 for none.
+        beside: the embedding whose cosines with these images are shown, -1 for none.
+    """
+
+    cells: Sequence[Any]
+    images: Sequence[Union[int, bytes]]
+    classes: Sequence[int] = ()
+    beside: int = -1
 
 
 @dataclass
@@ -42,8 +58,6 @@ class Report:
     findings: Findings
     sheets: int
     """The largest number of sheets of each kind of findings."""
-    sections: list[str] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
 
     def write(
         self, summary: Mapping[str, str], classes: Numbers, reasons: Sequence[str]
@@ -59,116 +73,89 @@ class Report:
             DataError: a file cannot be written.
         """
         page, table = self.folder / "report.html", self.folder / "images.tsv"
+        sections, lines = [elements.section("Summary", elements.values(summary))], []
         with writing(self.folder, "--report"):
             self.folder.mkdir(parents=True, exist_ok=True)
-            for kind in _SAID:
-                self._write_wrong(kind)
-            self._write_merges()
-            for overlap in self.findings.overlaps:
-                self._write_persons(overlap)
-                self._write_copies(overlap)
-            head = elements.section("Summary", elements.values(summary))
+            for name, said, header, found in self._kinds():
+                shown = self._write_kind(name, said, header.split(", "), found)
+                sections.append(elements.section(f"{len(found):,} {said}", *shown))
+                about = said.partition(":")[0]
+                lines.append(f"{self.folder / file_stem(name)}.tsv: {len(found):,} {about}")
             # Its own sheets are in the same folder, on a disk or on a server.
-            parts = ("Cleaning", "evaluation.clean", "", [head, *self.sections], "'self' file:")
+            parts = ("Cleaning", "evaluation.clean", "", sections, "'self' file:")
             write_atomically(page, elements.page(*parts).encode())
             keys = map(self.records.key, range(len(self.records)))
             new = ("" if label < 0 else label for label in classes.tolist())
             rows = zip(keys, self.records.labels(), new, reasons)
-            _write_table(table, "key, class, new class, reason", rows)
-        return [*self.lines, str(page), f"{table}: what becomes of each image"]
+            _write_table(table, ("key", "class", "new class", "reason"), rows)
+        return [*lines, str(page), f"{table}: what becomes of each image"]
 
-    def _write_wrong(self, kind: str) -> None:
-        found = self.findings.of_kind(kind)
-        cells = [(self._key(one.image), self.faces.labels[one.image], *one[2:]) for one in found]
-
-        def row(number: int) -> SheetRow:
-            image, (key, label, own, other, cosine) = found[number].image, cells[number]
-            classes = [one for one in (label, other) if one >= 0]
-            shown = [self._examples(one, image) for one in classes]
-            groups = [[(self._payload(image), "")], *shown]
-            heading = [f"record {key}", f"of class {label}: {own:.2f}"]
-            return [*heading, f"class {other}: {cosine:.2f}"], groups
-
-        said = f"images {_SAID[kind]}: the image, its class, the nearest other; cosines with it"
-        self._write_kind(kind, said, "key, class, cosine, other class, its cosine", cells, row)
-
-    def _write_merges(self) -> None:
-        merges = self.findings.merges
-        cells = [
-            (number, label, self.faces.sizes[label], cosine)
-            for number, (group, cosine) in enumerate(merges)
-            for label in group
+    def _kinds(self) -> Iterator[tuple[str, str, str, list[Finding]]]:
+        """Yield the name of each kind, what it is, the header of its table, and its findings."""
+        labels, sizes = self.faces.labels, self.faces.sizes
+        for kind, said in _SAID.items():
+            found = [
+                Finding(
+                    (self._key(image), labels[image], own, other, cosine),
+                    *([image], [labels[image], other], image),
+                )
+                for image, _, own, other, cosine in self.findings.of_kind(kind)
+            ]
+            said = f"images {said}: the image, its class, the nearest other; cosines with it"
+            yield kind, said, "key, class, cosine, other class, its cosine", found
+        found = [
+            Finding(
+                (" ".join(map(str, group)), sizes[list(group)].sum(), cosine),
+                *([], group[:3], int(self.faces.members(group[0])[0])),
+            )
+            for group, cosine in self.findings.merges
         ]
-
-        def row(number: int) -> SheetRow:
-            group, cosine = merges[number]
-            first = int(self.faces.members(group[0])[0])
-            classes = " ".join(map(str, group[:3])) + (" ..." if len(group) > 3 else "")
-            shown = [self._examples(label, first) for label in group[:3]]
-            return [f"classes {classes}", f"{cosine:.2f} or more"], shown
-
         said = "groups of classes are one identity: cosines with the first image"
-        header = "group, class, images, smallest cosine"
-        self._write_kind("merges", said, header, cells, row, len(merges))
-
-    def _write_persons(self, found: Overlap) -> None:
-        name, sizes = found.pairs.name, self.faces.sizes
-        cells = [(image, label, sizes[label], cosine) for image, label, cosine in found.persons]
-
-        def row(number: int) -> SheetRow:
-            image, label, cosine = found.persons[number]
-            shown = [[(found.pairs.images[image], "")], self._examples(label)]
-            return [f"{name} image {image}", f"class {label}: {cosine:.2f}"], shown
-
-        said = f"classes show a person of {name}: an image from there, then the class"
-        header = "image of the verification set, class, images, cosine"
-        self._write_kind(f"{name}-people", said, header, cells, row)
-
-    def _write_copies(self, found: Overlap) -> None:
-        name, images = found.pairs.name, found.pairs.images
-        cells = []
-        for original, copy, cosine in found.copies:
-            same = "yes" if images[original] == bytes(self._payload(copy)) else "no"
-            cells.append((original, self._key(copy), self.faces.labels[copy], cosine, same))
-
-        def row(number: int) -> SheetRow:
-            original, key, label, cosine, same = cells[number]
-            heading = [f"{name} image {original}", f"record {key}, class {label}", f"{cosine:.2f}"]
-            copy = self._payload(found.copies[number].found)
-            return heading, [[(images[original], "")], [(copy, "")]]
-
-        said = f"images are copies of images of {name}: the image from there, the copy"
-        header = "image of the verification set, key, class, cosine, equal bytes"
-        self._write_kind(f"{name}-copies", said, header, cells, row)
+        yield "merges", said, "classes, images, smallest cosine", found
+        for pairs, persons, copies in self.findings.overlaps:
+            found = [
+                Finding((image, label, sizes[label], cosine), [pairs.images[image]], [label])
+                for image, label, cosine in persons
+            ]
+            said = f"classes show a person of {pairs.name}: an image from there, then the class"
+            yield f"{pairs.name}-people", said, "image, class, images, cosine", found
+            found = []
+            for image, copy, cosine in copies:
+                same = "yes" if pairs.images[image] == bytes(self._payload(copy)) else "no"
+                cells = (image, self._key(copy), labels[copy], cosine, same)
+                found.append(Finding(cells, [pairs.images[image], copy]))
+            said = f"images are copies of images of {pairs.name}: the image from there, the copy"
+            yield f"{pairs.name}-copies", said, "image, key, class, cosine, equal bytes", found
 
     def _write_kind(
-        self,
-        name: str,
-        said: str,
-        header: str,
-        cells: Sequence[Sequence[Any]],
-        row: Callable[[int], SheetRow],
-        count: Optional[int] = None,
-    ) -> None:
-        """Write the table and the sheets of a kind of findings; ``row`` describes one of them."""
-        stem, count = file_stem(name), len(cells) if count is None else count
-        _write_table(self.folder / f"{stem}.tsv", header, cells)
-        summary, _, columns = said.partition(":")
-        self.lines.append(f"{self.folder / stem}.tsv: {count:,} {summary}")
+        self, name: str, said: str, header: Sequence[str], found: Sequence[Finding]
+    ) -> list[str]:
+        """Write the table and the sheets of a kind of findings; return elements of the page."""
+        stem = file_stem(name)
+        _write_table(self.folder / f"{stem}.tsv", header, (one.cells for one in found))
         shown = [f'<p><a href="./{stem}.tsv">{stem}.tsv</a></p>']
         for former in self.folder.glob(f"{stem}-[0-9]*.png"):
             former.unlink()
-        numbers = evenly_spaced(np.arange(count), self.sheets * _ROWS)
+        numbers = evenly_spaced(np.arange(len(found)), self.sheets * _ROWS)
         for start in range(0, len(numbers), _ROWS):
             chosen = numbers[start : start + _ROWS]
-            title = f"{name}, {chosen[0] + 1:,} to {chosen[-1] + 1:,} of {count:,}:{columns}"
-            sheet = f"{stem}-{start // _ROWS + 1}.png"
-            write_atomically(self.folder / sheet, draw_rows(list(map(row, chosen)), title))
+            place = f"{chosen[0] + 1:,} to {chosen[-1] + 1:,} of {len(found):,}"
+            rows = []
+            for one in (found[number] for number in chosen):
+                lines = [f"{title} {_word(cell)}" for title, cell in zip(header, one.cells)]
+                groups = [[(self._payload(image), "")] for image in one.images]
+                groups += [self._examples(label, one.beside) for label in one.classes]
+                rows.append(([line[:_LONGEST_LINE] for line in lines], groups))
+            sheet, columns = f"{stem}-{start // _ROWS + 1}.png", said.partition(":")[2]
+            drawn = draw_rows(rows, f"{name}, {place}:{columns}")
+            write_atomically(self.folder / sheet, drawn)
             shown.append(f'<figure><img src="./{sheet}" alt="{sheet}"></figure>')
-        self.sections.append(elements.section(f"{count:,} {said}", *shown))
+        return shown
 
-    def _examples(self, label: int, beside: int = -1) -> list[tuple[Payload, str]]:
+    def _examples(self, label: int, beside: int) -> list[tuple[Payload, str]]:
         """Return images of a class at equal distances, with the cosines to one if it is given."""
+        if label < 0:
+            return []
         members = self.faces.members(label)
         in_core = members[self.findings.centers.in_core[members]]
         chosen = evenly_spaced(in_core if len(in_core) else members, _EXAMPLES)
@@ -181,7 +168,9 @@ class Report:
     def _key(self, image: int) -> int:
         return self.records.key(int(self.faces.images[image]))
 
-    def _payload(self, image: int) -> Payload:
+    def _payload(self, image: Union[int, bytes]) -> Payload:
+        if isinstance(image, bytes):
+            return image
         return payload_of(self.records, int(self.faces.images[image]))
 
 
@@ -193,9 +182,12 @@ def file_stem(name: str) -> str:
     return re.sub(r"[^\w.-]", "_", name)
 
 
-def _write_table(path: Path, header: str, rows: Iterable[Sequence[Any]]) -> None:
+def _write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     with StagedFiles() as files:
         file = files.open(path)
-        for row in chain([header.split(", ")], rows):
-            words = (f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row)
-            file.write(("\t".join(words) + "\n").encode())
+        for row in chain([header], rows):
+            file.write(("\t".join(map(_word, row)) + "\n").encode())
+
+
+def _word(cell: Any) -> str:
+    return f"{cell:.4f}" if isinstance(cell, float) else str(cell)
