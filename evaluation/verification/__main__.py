@@ -168,7 +168,17 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     ]
     networks = _open_networks(options)
     reports: list[SetReport] = []
-    results: dict[str, Any] = {"device": options.device, "sets": []}
+    results: dict[str, Any] = {
+        "model": networks[0].name,
+        "options": {
+            "flip": not options.no_flip,
+            "image_size": list(networks[0].image_size),
+            "batch_size": options.batch_size,
+            "dtype": options.dtype,
+            "folds": options.nfolds,
+        },
+        "sets": [],
+    }
     for target, names in zip(targets, groups):
         found = [_verify(network, target, options) for network in networks]
         if len(networks) > 1:
@@ -185,12 +195,12 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         curves = {report.name: report.curve for report in reports}
         write_output(options.roc, draw_roc(curves), "--roc")
     if options.json:
-        text = json.dumps({**_settings(networks[0], options), **results}, indent=2, allow_nan=False)
-        write_output(options.json, f"{text}\n".encode(), "--json")
+        text = json.dumps(results, indent=2, allow_nan=False) + "\n"
+        write_output(options.json, text.encode(), "--json")
 
 
 def _open_networks(options: argparse.Namespace) -> list[FaceNetwork]:
-    """Open the network of each epoch, with all other options; note their device."""
+    """Open the network of each epoch, with all other options."""
     # Here, because rooms meet in programs only.
     from parallel.world import LoneWorld
     from runtime import devices
@@ -202,8 +212,6 @@ def _open_networks(options: argparse.Namespace) -> list[FaceNetwork]:
             "--gpu: this process sees no GPU, or computes an ONNX file, which the processor does; "
             "leave it out, or see docs/gpu.md"
         )
-    # As MXNet writes it.
-    options.device = str(device or "cpu(0)")
     return [open_network(one, device) for one in chosen]
 
 
@@ -231,19 +239,8 @@ def _report(
     if options.bad_cases:
         print_line(write_bad_cases(options.bad_cases, target, report.pairs))
     if options.hardest:
-        write_hardest(options.hardest, target, report.pairs, report.threshold)
+        write_hardest(options.hardest, target, report.pairs)
     return {**report.to_json(), **rates, "file": str(target.path)} if options.json else {}
-
-
-def _settings(network: FaceNetwork, options: argparse.Namespace) -> dict[str, Any]:
-    used = {
-        "flip": network.flip,
-        "image_size": list(network.image_size),
-        "batch_size": network.batch_size,
-        "dtype": options.dtype,
-        "folds": options.nfolds,
-    }
-    return {"model": network.name, "options": used}
 
 
 def _print(lines: Sequence[str]) -> None:

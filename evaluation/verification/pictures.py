@@ -39,14 +39,12 @@ def roc_figure(title: str, curves: Mapping[str, tuple[Scores, Scores]], **line: 
     figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
     labels = {"xlabel": "false accept rate (FAR)", "ylabel": "true accept rate (TAR)"}
     axes = figure.add_subplot(title=title, xscale="log", **labels)
-    for far, tar in curves.values():
-        axes.plot(far, tar, label="its text comes below", **line)
+    for name, (far, tar) in curves.items():
+        # A label that begins with an underscore is left out, and text between dollars a formula.
+        label = " " + one_line(name).replace("$", r"\$")
+        axes.plot(far, tar, label=label, **line)
     axes.grid(alpha=0.4)
-    for text, name in zip(axes.legend(loc="lower right").get_texts(), curves):
-        # Here, because a label that begins with an underscore is left out.
-        text.set_text(one_line(name))
-        # A dollar in a name is no formula.
-        text.set_parse_math(False)
+    axes.legend(loc="lower right")
     return figure
 
 
@@ -103,12 +101,11 @@ def write_bad_cases(folder: Path, target: VerificationSet, pairs: Pairs) -> str:
     return f"{listing}: {len(wrong):,} of {len(same):,} pairs are judged wrongly"
 
 
-def write_hardest(folder: Path, target: VerificationSet, pairs: Pairs, threshold: float) -> None:
+def write_hardest(folder: Path, target: VerificationSet, pairs: Pairs) -> None:
     """Write a sheet of the hardest pairs of each kind.
 
     ``NAME-hardest-same.png`` and ``NAME-hardest-different.png``: the least similar pairs of one
-    person and the most similar ones of two people, the hardest first, with their cosines. The title
-    names ``threshold``, a cosine, for comparison.
+    person and the most similar ones of two people, the hardest first, with their cosines.
 
     Raises:
         DataError: a file cannot be written.
@@ -117,9 +114,8 @@ def write_hardest(folder: Path, target: VerificationSet, pairs: Pairs, threshold
         order = np.argsort(pairs.cosines if kind == "same" else -pairs.cosines, kind="stable")
         chosen = order[pairs.same[order] == (kind == "same")].tolist()
         notes = {pair: f"pair {pair}: cosine {pairs.cosines[pair]:.3f}" for pair in chosen}
-        said = f"the hardest pairs of {people}; threshold of the accuracy: {threshold:.3f}"
         sheet = folder / f"{target.name}-hardest-{kind}.png"
-        _write_sheet(sheet, target, notes, said, "--hardest")
+        _write_sheet(sheet, target, notes, f"the hardest pairs of {people}", "--hardest")
 
 
 def _write_sheet(

@@ -61,12 +61,6 @@ class SetReport:
         """The ROC over all pairs."""
         return roc(self.pairs.cosines, self.pairs.same)
 
-    @property
-    def threshold(self) -> float:
-        """The threshold of the accuracy, as a cosine."""
-        # Of unit vectors, |a - b|^2 = 2 - 2 a·b.
-        return 1 - self.result.threshold / 2
-
     def to_json(self) -> dict[str, Any]:
         """Return what is known without thresholds and groups."""
         result = self.result
@@ -78,7 +72,8 @@ class SetReport:
             "accuracy": result.accuracy,
             "accuracy_std": result.accuracy_std,
             "threshold_squared_distance": result.threshold,
-            "threshold_cosine": self.threshold,
+            # Of unit vectors, |a - b|^2 = 2 - 2 a·b.
+            "threshold_cosine": 1 - result.threshold / 2,
             "xnorm": result.xnorm,
             "tar_at_far_over_folds": _by_far(result.tar_at_far),
             "tar_at_far": _by_far({far: tar_at(self.curve, far) for far in FARS}),

@@ -207,12 +207,12 @@ def sheets(monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 def test_the_hardest_come_first_and_equal_ones_as_in_the_set(tmp_path: Path, sheets: Mock) -> None:
     folder = tmp_path / "new"
-    write_hardest(folder, LFW, PAIRS, 0.25)
+    write_hardest(folder, LFW, PAIRS)
     (pairs, notes, title), (others, *_) = (call.args[1:] for call in sheets.call_args_list)
     assert (pairs, others) == ([2, 4, 0], [1, 3, 5])
     expected = "pair 2: cosine 0.200, pair 4: cosine 0.200, pair 0: cosine 0.900"
     assert ", ".join(notes) == expected
-    assert title == "lfw: the hardest pairs of one person; threshold of the accuracy: 0.250"
+    assert title == "lfw: the hardest pairs of one person"
     names = [f"lfw-hardest-{kind}.png" for kind in ("same", "different")]
     assert [(folder / name).read_bytes() for name in names] == [b"sheet 1", b"sheet 2"]
 
