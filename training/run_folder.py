@@ -15,8 +15,8 @@ the process, however it ends.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
+import pickle
 import shlex
 import sys
 import time
@@ -102,19 +102,19 @@ class Storage:
         return [rank for rank, other in enumerate(self.firsts) if other == first]
 
     def gather(self, value: Any, name: str) -> dict[int, Any]:
-        """Return the value of the first rank of each folder, on every rank; JSON can hold it."""
+        """Return the value of the first rank of each folder, on every rank."""
         values = gather(self.world, value if self.is_first else None, name)
         return {first: values[first] for first in sorted(set(self.firsts))}
 
 
 def gather(world: World, value: Any, name: str) -> list[Any]:
-    """The values of all ranks, which JSON can hold; blocks."""
-    content = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    """Return the values of all ranks; blocks."""
+    content = np.frombuffer(pickle.dumps(value), np.uint8)
     length = mx.nd.array([content.size], dtype="int64")
     lengths = world.allgather_uneven(length, f"{name}.lengths").asnumpy()
     joined = world.allgather_uneven(mx.nd.array(content, dtype="uint8"), name).asnumpy()
     pieces = np.split(joined, np.cumsum(lengths)[:-1])
-    return [json.loads(piece.tobytes()) for piece in pieces]
+    return [pickle.loads(piece.tobytes()) for piece in pieces]
 
 
 @contextmanager

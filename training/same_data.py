@@ -36,7 +36,7 @@ def check(paths: Sequence[Path], world: World) -> None:
         return
     own = (os.uname().nodename, fingerprint(paths)) if world.local_rank == 0 else None
     found = gather(world, own, "data.files")
-    difference = find_other_host([tuple(each) for each in found if each])
+    difference = find_other_host([each for each in found if each])
     if difference:
         raise ConfigError(f"{difference}; copy the data set from one host to the others")
 
@@ -56,8 +56,9 @@ def check_saved(saved: SavedRun, described: Mapping[str, Any], *, insists: bool)
     Raises:
         ConfigError: the images are others; the same on every rank.
     """
-    before = saved.data if isinstance(saved.data, dict) else {}
-    if saved.data is None or described.items() <= before.items():
+    found = saved.checkpoint.manifest.about.get("data")
+    before = found if isinstance(found, dict) else {}
+    if found is None or described.items() <= before.items():
         return
     if insists:
         _log.warning(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Optional
@@ -33,93 +33,92 @@ from training.checkpoint import layout
 from training.checkpoint.layout import Entry, Part
 from training.checkpoint.reader import Checkpoint
 
-_ROWS = 4096
 # The part of a checkpoint that has the class centers.
 _HEAD = "head"
 
 
-def info(path: Path, store: Optional[Path] = None) -> str:
+def info(checkpoint: Checkpoint, rows: Optional[SavedRows]) -> str:
     """Describe a checkpoint, or a host's part of one: its run, its values and its arrays."""
-    part = layout.read_part(path)
-    lines = [f"{path}: {part.update:,} updates, written by {part.world_size} ranks"]
+    part = checkpoint.manifest
+    lines = [f"{checkpoint.path}: {part.update:,} updates, written by {part.world_size} ranks"]
     values = {name: value for name, value in part.values.items() if value}
     for name, value in (*part.about.items(), *values.items()):
         lines.append(f"  {name}: {value if isinstance(value, str) else json.dumps(value)}")
-    for entry in Checkpoint(path, part).entries.values():
+    for entry in checkpoint.entries.values():
         lines.append(f"  {entry.name:<40}{entry.kind:<12}{entry.dtype:<9}{_shape(entry)}")
     for rank, file in part.files.items():
         slices = [f"{e.start:,} to {e.stop - 1:,}" for e in file.entries if e.kind == SHARDED]
         classes = f", classes {slices[0]}" if slices else ""
         lines.append(f"rank {rank}: {file.size:,} bytes{classes}")
     lines += [f"rank {rank}: on {part.hosts[rank]}" for rank in part.missing]
-    if store is not None:
-        with _opened(part, store) as rows:
-            assert rows is not None
-            arrays = [f"{name} {dtype} {shape}" for name, (dtype, shape) in rows.shapes.items()]
-            lines.append(f"{store}: {_classes_of(rows.header)}, of each {', '.join(arrays)}")
+    if rows is not None:
+        arrays = [f"{name} {dtype} {shape}" for name, (dtype, shape) in rows.shapes.items()]
+        lines.append(f"the store: {_classes_of(rows.header)}, of each {', '.join(arrays)}")
     return "\n".join(lines)
 
 
-def verify(path: Path, store: Optional[Path] = None) -> str:
+def verify(checkpoint: Checkpoint, rows: Optional[SavedRows]) -> str:
     """Read every file of a checkpoint that is here, and the rows of its store."""
-    part = layout.read_part(path)
-    checkpoint, size = Checkpoint(path, part), sum(file.size for file in part.files.values())
-    with _opened(part, store) as rows:
-        for rank in part.files:
-            checkpoint.verify(rank)
-        lines = [f"{path} is intact: {len(part.files)} files, {size:,} bytes"]
-        if part.missing:
-            lines.append(f"it lacks {layout.lacking(part.missing, part.hosts)}")
-        if rows is not None:
-            read = f"{rows.verify():,} rows of {_classes_of(rows.header)}"
-            lines.append(f"{store} is intact: {read}")
+    part = checkpoint.manifest
+    for rank in part.files:
+        checkpoint.verify(rank)
+    size = sum(file.size for file in part.files.values())
+    lines = [f"{checkpoint.path} is intact: {len(part.files)} files, {size:,} bytes"]
+    if part.missing:
+        lines.append(f"it lacks {layout.lacking(part.missing, part.hosts)}")
+    if rows is not None:
+        lines.append(f"the store is intact: {rows.verify():,} rows of {_classes_of(rows.header)}")
     return "\n".join(lines)
 
 
-def merge(checkpoint: Checkpoint, output: Path, store: Optional[Path] = None) -> str:
+def merge(checkpoint: Checkpoint, rows: Optional[SavedRows], output: Path) -> str:
     """Write all arrays into one ``.npz`` file, as one rank would hold them.
 
     Of arrays that each rank has for itself, the mean is taken. Only a part of an array is in memory
     at a time.
     """
-    with _opened(checkpoint.manifest, store) as rows:
-        for rank in checkpoint.manifest.files:
-            checkpoint.verify(rank)
-        arrays: list[tuple[str, str, tuple[int, ...], Iterator[NDArray[Any]]]] = [
-            (entry.name, entry.dtype, _shape(entry), _pieces(checkpoint, entry))
-            for entry in checkpoint.entries.values()
-        ]
-        if rows is not None:
-            header = rows.header
-            if (header.first, header.last) != (0, header.classes):
-                raise DataError(
-                    f"--center-store {store} has {_classes_of(header)}, as other hosts have the "
-                    "others; only a store of all classes is merged"
-                )
-            for name, (dtype, shape) in rows.shapes.items():
-                arrays.append((f"{_HEAD}/{name}", dtype, (header.classes, *shape), rows.rows(name)))
-        try:
-            with StagedFiles() as files, zipfile.ZipFile(files.open(output), "w") as archive:
-                for array in arrays:
-                    _add(archive, *array)
-        except OSError as error:
+    path, missing, hosts = checkpoint.path, checkpoint.manifest.missing, checkpoint.manifest.hosts
+    if missing:
+        raise DataError(
+            f"{path} lacks {layout.lacking(missing, hosts)}; bring them here with "
+            f"{layout.rsync([hosts[rank] for rank in missing], path)}"
+        )
+    verify(checkpoint, None)
+    arrays: list[tuple[str, str, tuple[int, ...], Iterable[NDArray[Any]]]] = [
+        (entry.name, entry.dtype, _shape(entry), _pieces(checkpoint, entry))
+        for entry in checkpoint.entries.values()
+    ]
+    if rows is not None:
+        header = rows.header
+        if (header.first, header.last) != (0, header.classes):
             raise DataError(
-                f"{output} cannot be written ({error.strerror}); choose another"
-            ) from None
+                f"the --center-store has {_classes_of(header)}, as other hosts have the others; "
+                "only a store of all classes is merged"
+            )
+        for name, (dtype, shape) in rows.shapes.items():
+            arrays.append((f"{_HEAD}/{name}", dtype, (header.classes, *shape), rows.rows(name)))
+    try:
+        with StagedFiles() as files, zipfile.ZipFile(files.open(output), "w") as archive:
+            for array in arrays:
+                _add(archive, *array)
+    except OSError as error:
+        raise DataError(f"{output} cannot be written ({error.strerror}); choose another") from None
     return f"{output}: {len(arrays)} arrays, for numpy.load"
 
 
 @contextmanager
-def _opened(part: Part, folder: Optional[Path]) -> Iterator[Optional[SavedRows]]:
-    """Open the store with the class centers; None if the checkpoint has them itself."""
+def _opened(part: Part, folder: Optional[Path], action: str) -> Iterator[Optional[SavedRows]]:
+    """Open the store with the class centers; None if there is none, or ``info`` got no folder."""
     origin = Origin.of(part.values.get(_HEAD, {}))
-    if (origin is None) != (folder is None):
+    if origin is None and folder is not None:
+        raise DataError(
+            f"--center-store {folder} is not needed: the checkpoint has its class centers; "
+            "leave it out"
+        )
+    if origin is not None and folder is None and action != "info":
         raise DataError(
             "the checkpoint has its class centers in a store; add --center-store DIR, the folder "
             "that its run was given"
-            if folder is None
-            else f"--center-store {folder} is not needed: the checkpoint has its class centers; "
-            "leave it out"
         )
     if origin is None or folder is None:
         yield None
@@ -138,16 +137,13 @@ def _shape(entry: Entry) -> tuple[int, ...]:
     return (entry.total, *entry.shape[1:]) if entry.kind == SHARDED else entry.shape
 
 
-def _pieces(checkpoint: Checkpoint, entry: Entry) -> Iterator[NDArray[Any]]:
+def _pieces(checkpoint: Checkpoint, entry: Entry) -> Iterable[NDArray[Any]]:
     if entry.kind == OWN:
         # The mean, as for any number of ranks other than that of the checkpoint.
-        yield checkpoint.own(entry.name, rank=0, world_size=0)
-    elif entry.kind == REPLICATED:
-        yield checkpoint.replicated(entry.name)
-    else:
-        for _, rows in checkpoint.pieces(entry.name, 0, entry.total):
-            for first in range(0, len(rows), _ROWS):
-                yield rows[first : first + _ROWS]
+        return [checkpoint.own(entry.name, rank=0, world_size=0)]
+    if entry.kind == REPLICATED:
+        return [checkpoint.replicated(entry.name)]
+    return (rows for _, rows in checkpoint.pieces(entry.name, 0, entry.total))
 
 
 def _add(
@@ -155,14 +151,14 @@ def _add(
     name: str,
     dtype: str,
     shape: tuple[int, ...],
-    pieces: Iterator[NDArray[Any]],
+    pieces: Iterable[NDArray[Any]],
 ) -> None:
     """Write an array as ``numpy.savez`` does, from its pieces."""
     header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
     with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
         np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
         for piece in pieces:
-            file.write(np.ascontiguousarray(piece).tobytes())
+            file.write(np.ascontiguousarray(piece).data)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
@@ -183,14 +179,16 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         help="where the class centers are, if not in the checkpoint",
     )
     options = parser.parse_args(argv)
-    action, path, store = options.action, options.path, options.center_store
+    action, path = options.action, options.path
     if options.output is not None and action != "merge":
         parser.error(f"--output {options.output} goes with merge, not with {action}")
-    if action == "merge":
-        output = options.output or path.with_name(f"{path.name}.npz")
-        print(merge(Checkpoint(path), output, store))
-    else:
-        print((info if action == "info" else verify)(path, store))
+    checkpoint = Checkpoint(path)
+    with _opened(checkpoint.manifest, options.center_store, action) as rows:
+        if action == "merge":
+            output = options.output or path.with_name(f"{path.name}.npz")
+            print(merge(checkpoint, rows, output))
+        else:
+            print((info if action == "info" else verify)(checkpoint, rows))
 
 
 if __name__ == "__main__":

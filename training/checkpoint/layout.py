@@ -2,8 +2,8 @@
 
 A checkpoint may be read years later, on another number of ranks, after a disk has lost some of it.
 So a manifest is not trusted: whatever its bytes are, reading it gives a manifest whose arrays lie
-inside their files and whose slices cover every class exactly once, or a ``DataError``. It is JSON
-and contains no path; it cannot make a reader run code or open another file.
+inside their files and are of one kind and type on all ranks, or a ``DataError``. It is JSON and
+contains no path; it cannot make a reader run code or open another file.
 
 A manifest describes the files that were written together into one folder. Where hosts share no file
 system, each has a folder with the files of its own ranks, and its manifest says which host wrote
@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import shlex
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +34,6 @@ from runtime.state import OWN, REPLICATED, SHARDED
 
 FORMAT = 3
 FILE_NAME = "manifest.json"
-_FILE_NAMES = re.compile(r"manifest(-\d{4,6})?\.json")
 _KINDS = (REPLICATED, OWN, SHARDED)
 _DTYPES = ("float16", "float32", "float64", "int32", "int64", "uint8")
 # Bytes of an array that are written or read at a time.
@@ -82,14 +80,6 @@ class RankFile:
 
     size: int
     entries: tuple[Entry, ...]
-
-    @property
-    def is_complete(self) -> bool:
-        """True if it also has the arrays that are the same on all ranks.
-
-        The first rank of each folder writes them.
-        """
-        return any(entry.kind == REPLICATED for entry in self.entries)
 
     def __getitem__(self, name: str) -> Entry:
         return next(entry for entry in self.entries if entry.name == name)
@@ -174,11 +164,10 @@ def read_part(folder: Path) -> Part:
     """
     if not os.path.isdir(folder):
         raise DataError(f"{folder} does not exist; name the folder of a checkpoint")
-    names = [path.name for path in folder.glob("manifest*.json")]
     parts: list[Part] = []
-    for name in sorted(filter(_FILE_NAMES.fullmatch, names)) or [FILE_NAME]:
-        with _naming(folder / name):
-            parts.append(_parse(files.read_file(folder / name, MAX_BYTES)))
+    for path in [*folder.glob("manifest*.json")] or [folder / FILE_NAME]:
+        with _naming(path):
+            parts.append(_parse(files.read_file(path, MAX_BYTES)))
     parts.sort(key=lambda part: min(part.files))
     joined = {rank: file for part in parts for rank, file in part.files.items()}
     with _naming(folder):
@@ -202,11 +191,7 @@ def parse(content: bytes, source: object) -> Part:
 def read_file(path: Path) -> RankFile:
     """Read a rank's part of a manifest; ``DataError`` if it is missing or broken."""
     with _naming(path):
-        return _parse_file(_parse_json(files.read_file(path, MAX_BYTES)))
-
-
-class _BrokenError(Exception):
-    """A manifest breaks a rule; the message follows the name of its file."""
+        return _parse_file(json.loads(files.read_file(path, MAX_BYTES)))
 
 
 @contextmanager
@@ -219,21 +204,14 @@ def _naming(source: object) -> Iterator[None]:
             f"{source} cannot be read ({error.strerror}): the checkpoint is not complete; "
             "use another one"
         ) from None
-    except _BrokenError as error:
-        raise broken(f"{source} {error}") from None
+    # Content that is no JSON; nested brackets end in a RecursionError.
+    except (ValueError, RecursionError) as error:
+        raise broken(f"{source} is no manifest ({error})") from None
 
 
 def _require(holds: bool, rule: str) -> None:
     if not holds:
-        raise _BrokenError(rule)
-
-
-def _parse_json(content: bytes) -> Any:
-    try:
-        return json.loads(content.decode("utf-8"))
-    # Nested brackets end in a RecursionError.
-    except (ValueError, RecursionError) as error:
-        raise _BrokenError(f"is no JSON ({error})") from None
+        raise ValueError(rule)
 
 
 def _checksum(body: Mapping[str, Any]) -> int:
@@ -276,12 +254,11 @@ def _check_fields(body: Any, kind: type, what: str) -> None:
 
 
 def _parse(content: bytes) -> Part:
-    body = _parse_json(content)
-    _require(isinstance(body, dict) and _is_count(body.get("format")), "has no format")
-    _require(body["format"] == FORMAT, f"has format {body['format']}, this program reads {FORMAT}")
+    body = json.loads(content)
+    _require(isinstance(body, dict), "has no table")
     checksum = body.pop("checksum", None)
     _require(checksum == _checksum(body), "does not match its checksum")
-    del body["format"]
+    _require(body.pop("format", None) == FORMAT, f"is not of format {FORMAT}, which is read here")
     _check_fields(body, Part, "a table")
     files, hosts = body["files"], tuple(body["hosts"])
     ranks = range(len(hosts or files))
@@ -307,31 +284,15 @@ def _parse_file(body: Any) -> RankFile:
 
 
 def _check_files(part: Part) -> None:
-    """Raise a ``_BrokenError`` if files do not match each other, or lack rows between them."""
-    every = [entry for file in part.files.values() for entry in file.entries]
-    like = {entry.name: entry for entry in reversed(every)}
-    needed = {name for name, entry in like.items() if entry.kind != REPLICATED}
-    for rank, file in part.files.items():
-        names = {entry.name for entry in file.entries}
-        expected = like.keys() if file.is_complete else needed
-        _require(names == expected, f"has other arrays on rank {rank} than on others")
-        for entry in file.entries:
-            name, first = entry.name, like[entry.name]
-            same = (entry.kind, entry.dtype, entry.total) == (first.kind, first.dtype, first.total)
-            _require(same, f"has another {name!r} on rank {rank} than on others")
-            _require(entry.inner == first.inner, f"has different shapes of {name!r}")
-            if entry.kind == SHARDED:
-                _check_slice(part, rank, entry)
+    """Raise a ``ValueError`` if ranks have arrays of other kinds or types than others.
 
-
-def _check_slice(part: Part, rank: int, entry: Entry) -> None:
-    """Raise a ``_BrokenError`` if a slice does not begin and end where its neighbors say.
-
-    Where the file before is on another host, the slice may begin anywhere.
+    The arrays that are the same on all ranks are in the files of some ranks.
     """
-    if rank == 0 or rank - 1 in part.files:
-        before = part.files[rank - 1][entry.name].stop if rank else 0
-        _require(entry.start == before, f"has a gap in {entry.name!r}")
-    is_last = rank == part.world_size - 1
-    ends = entry.stop == entry.total if is_last else entry.stop <= entry.total
-    _require(ends, f"lacks rows of {entry.name!r}")
+
+    def likes(file: RankFile) -> set[Any]:
+        return {(one.name, one.kind, one.dtype, one.inner, one.total) for one in file.entries}
+
+    every = set[Any]().union(*map(likes, part.files.values()))
+    divided = {one for one in every if one[1] != REPLICATED}
+    for rank, file in part.files.items():
+        _require(likes(file) in (every, divided), f"has other arrays on rank {rank} than on others")

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +23,7 @@ from runtime.errors import DataError
 from runtime.files import open_regular
 from runtime.state import OWN, REPLICATED, SHARDED, Stateful
 from training.checkpoint import files
-from training.checkpoint.layout import (
-    CHUNK,
-    Entry,
-    Part,
-    broken,
-    file_name,
-    lacking,
-    read_part,
-    rsync,
-)
+from training.checkpoint.layout import CHUNK, Entry, broken, file_name, read_part
 
 if TYPE_CHECKING:
     from parallel.world import World
@@ -41,26 +32,20 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpoint:
-    """A checkpoint for reading; its arrays are memory maps.
+    """A checkpoint for reading, or what a folder has of it; its arrays are memory maps.
 
     Every method raises a ``DataError`` if a file or an array that it needs is missing or cut off.
 
     Attributes:
-        manifest: its table of contents.
+        manifest: the table of contents.
         entries: all arrays by name, each as one of the ranks has it.
     """
 
-    def __init__(self, path: Path, part: Optional[Part] = None) -> None:
-        """Take the files of ``part``; without it, all files of the checkpoint have to be there."""
+    def __init__(self, path: Path) -> None:
+        """Read the manifests in the folder of a checkpoint."""
         self.path = path
-        self.manifest = part or read_part(path)
-        files, hosts = self.manifest.files, self.manifest.hosts
-        missing = self.manifest.missing
-        if missing and part is None:
-            raise DataError(
-                f"{path} lacks {lacking(missing, hosts)}; bring them here with "
-                f"{rsync([hosts[rank] for rank in missing], path)}"
-            )
+        self.manifest = read_part(path)
+        files = self.manifest.files
         # Its file has every array of the checkpoint, the replicated ones too.
         self._whole_rank = max(files, key=lambda rank: len(files[rank].entries), default=0)
         whole = files[self._whole_rank].entries if files else ()
@@ -92,7 +77,6 @@ class Checkpoint:
 
     def own(self, name: str, rank: int, world_size: int) -> NDArray[Any]:
         """The rank's own array; if another number of ranks has written them, the mean of all."""
-        self.entry(name)
         if world_size == self.manifest.world_size:
             return self._map(rank, self.manifest.files[rank][name])
         every = [self._map(other, file[name]) for other, file in self.manifest.files.items()]
@@ -105,16 +89,17 @@ class Checkpoint:
         Yields:
             A piece's first row, counted from ``start``, and its rows, which are read when used.
         """
-        self.entry(name)
-        found = 0
+        reached = start
         for rank, file in self.manifest.files.items():
             entry = file[name]
-            first, last = max(start, entry.start), min(stop, entry.stop)
-            if first < last:
-                rows = self._map(rank, entry)
-                yield first - start, rows[first - entry.start : last - entry.start]
-                found += last - first
-        if found != stop - start:
+            last = min(stop, entry.stop)
+            if entry.start <= reached < last:
+                yield (
+                    reached - start,
+                    self._map(rank, entry)[reached - entry.start : last - entry.start],
+                )
+                reached = last
+        if reached != stop:
             raise DataError(f"{self.path} lacks rows of {name!r} between {start} and {stop}")
 
     def _map(self, rank: int, entry: Entry) -> NDArray[Any]:
@@ -158,11 +143,6 @@ class SavedRun:
         """All options of the run that has written it; none if they are missing."""
         found = self.checkpoint.manifest.about.get("configuration")
         return found if isinstance(found, dict) else {}
-
-    @property
-    def data(self) -> Any:
-        """Description of the run's images (``data.contents``); None if there is none."""
-        return self.checkpoint.manifest.about.get("data")
 
     def section(self, part: str) -> SavedPart:
         """The state of one part of training."""

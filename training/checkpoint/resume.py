@@ -15,20 +15,23 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from runtime.options import option
 from training.checkpoint import files, layout
-from training.checkpoint.layout import Part
+from training.checkpoint.layout import Part, RankFile
 from training.checkpoint.reader import Checkpoint, SavedRun
 from training.config.run import AUTO, NEVER
 from training.run_folder import Storage
 
 _log = logging.getLogger(__name__)
+
+_UNREADABLE = Part(0, 0, "", (), {}, {}, {})
 
 
 def find(resume: str, storage: Storage, about: Mapping[str, Any]) -> Optional[SavedRun]:
@@ -96,31 +99,21 @@ def describe(
     }
 
 
-class _Part(NamedTuple):
-    """A folder's part of a checkpoint, of types that JSON can hold."""
-
-    path: str
-    serial: int = 0
-    update: int = 0
-    save: str = ""
-    world_size: int = 0
-    """0 if its manifest cannot be read."""
-    hosts: Sequence[str] = ()
-    """The host that wrote the file of each rank; empty if one folder had all."""
-    files: Sequence[int] = ()
-    """The ranks whose files are here."""
-
-
 class _Found:
-    """A checkpoint, or what there is of one, in the folders of one or several hosts."""
+    """A checkpoint, or what there is of one, in the folders of one or several hosts.
 
-    def __init__(self, parts: Mapping[int, _Part]) -> None:
-        """Args: parts: by the first rank that has each folder."""
-        self.parts = parts
-        self.any = next(iter(parts.values()))
+    Attributes:
+        paths: where it is, by the first rank that has the folder.
+        parts: what is there, without the tables of arrays; of no ranks if it cannot be read.
+    """
+
+    def __init__(self, places: Mapping[int, tuple[Path, Part]]) -> None:
+        self.paths = {first: path for first, (path, _) in places.items()}
+        self.parts = {first: part for first, (_, part) in places.items()}
+        self.any = next(iter(self.parts.values()))
         self.hosts = self.any.hosts
         self.title = f"the checkpoint of update {self.any.update}"
-        present = set[int]().union(*(part.files for part in parts.values()))
+        present = set[int]().union(*(part.files for part in self.parts.values()))
         # The ranks whose files are in none of the folders.
         self.missing = [rank for rank in range(len(self.hosts)) if rank not in present]
 
@@ -143,12 +136,12 @@ class _Found:
 
 def _refusal(found: _Found, storage: Storage) -> DataError:
     """Name what folders lack, and the command that brings it there."""
-    hosts = dict(enumerate(found.hosts))
+    hosts, any_path = dict(enumerate(found.hosts)), next(iter(found.paths.values()))
     for first, part in found.parts.items():
         hosts.update(dict.fromkeys(part.files, storage.hosts[first]))
     remedies = [
         f"{storage.hosts[first]} lacks {layout.lacking(ranks, hosts)}, type there: "
-        + layout.rsync([hosts[rank] for rank in ranks], found.parts.get(first, found.any).path)
+        + layout.rsync([hosts[rank] for rank in ranks], found.paths.get(first, any_path))
         for first, ranks in found.lacks(storage).items()
     ]
     others = f"; and so do {len(remedies) - 3} other hosts" if len(remedies) > 3 else ""
@@ -169,29 +162,30 @@ def _survey(named: Optional[Path], storage: Storage) -> list[_Found]:
         own = files.candidates(storage.root / files.FOLDER)
     elif storage.is_first and named is not None and named.is_dir():
         own = [(named, files.part_in(named))]
-    lines = []
-    for path, part in own:
-        line: list[Any] = [str(path)]
-        if part is not None:
-            line += [part.serial, part.update, part.save, part.world_size, part.hosts]
-            line.append([*part.files])
-        lines.append(line)
-    joined: dict[Any, dict[int, _Part]] = {}
-    for first, listed in storage.gather(lines, "resume.candidates").items():
-        for one in (_Part(*line) for line in listed):
-            key = (one.serial, one.update, one.save) if one.world_size else (first, one.path)
-            joined.setdefault(key, {})[first] = one
-    found = map(_Found, joined.values())
-    return sorted(found, key=lambda one: (not one.any.world_size, one.any[1:3]), reverse=True)
+    joined: dict[Any, dict[int, tuple[Path, Part]]] = {}
+    summaries = [(path, _summary(part) if part else _UNREADABLE) for path, part in own]
+    for first, listed in storage.gather(summaries, "resume.candidates").items():
+        for path, part in listed:
+            key = (part.serial, part.update, part.save) if part.world_size else (first, path)
+            joined.setdefault(key, {})[first] = path, part
+
+    def age(found: _Found) -> Any:
+        return not found.any.world_size, found.any.serial, found.any.update
+
+    return sorted(map(_Found, joined.values()), key=age, reverse=True)
+
+
+def _summary(part: Part) -> Part:
+    return replace(part, files=dict.fromkeys(part.files, RankFile(0, ())), values={}, about={})
 
 
 def _open(found: _Found, storage: Storage) -> tuple[Optional[Checkpoint], Optional[DataError]]:
     """Read a checkpoint and verify some of its files; None if any rank has found it broken."""
-    world, here = storage.world, found.parts.get(storage.own)
+    world, here = storage.world, found.paths.get(storage.own)
     checkpoint, error = None, None
     try:
         if here is not None:
-            checkpoint = Checkpoint(Path(here.path), layout.read_part(Path(here.path)))
+            checkpoint = Checkpoint(here)
             members = storage.members(storage.own)
             own = sorted(checkpoint.manifest.files)
             for rank in own[members.index(world.rank) :: len(members)]:
@@ -204,20 +198,19 @@ def _open(found: _Found, storage: Storage) -> tuple[Optional[Checkpoint], Option
 
 def _rename(found: _Found, storage: Storage) -> None:
     """Put aside what each folder has of a checkpoint; the first rank of the folder does it."""
-    here = found.parts.get(storage.world.rank)
+    here = found.paths.get(storage.world.rank)
     if here is not None:
         try:
-            aside = files.set_aside(Path(here.path))
+            aside = files.set_aside(here)
             _log.warning("renamed to %s; trying the checkpoint before it", aside)
         except OSError as refused:
-            _log.warning("%s cannot be renamed (%s)", here.path, refused.strerror)
+            _log.warning("%s cannot be renamed (%s)", here, refused.strerror)
 
 
 def _compare(saved: SavedRun, about: Mapping[str, Any]) -> None:
     """Refuse a checkpoint of another model, and log the other options that have changed."""
     identity, before = about["identity"], saved.checkpoint.manifest.about.get("identity")
     before = before if isinstance(before, dict) else {}
-
     differences = [
         f"{name} {before.get(name)} there and {identity.get(name)} here"
         for name in {**identity, **before}

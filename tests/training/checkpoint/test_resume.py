@@ -342,23 +342,12 @@ def test_what_is_valid_is_written_and_read(tmp_path: Path) -> None:
         shape = entries_of(content, rank)[0]["shape"]
         shape += [1] * (8 - len(shape))
     parse(content)
-    content = part_body()
-    entries_of(content, 1)[0].update(start=0, total=1)
-    parse(content)
-    # A gap is no mistake where the file between is elsewhere.
-    content = part_body()
-    content["files"]["2"] = body()["files"]["1"]
-    entries_of(content, 2)[0].update(start=3, total=4)
-    parse(content)
 
 
 @pytest.mark.parametrize(("make", "change", "rule"), [
-    (body, lambda b: entries_of(b, 1)[0].update(start=1), "gap in 'head/centers'"),
-    (body, lambda b: entries_of(b, 0)[0].update(start=1), "gap in 'head/centers'"),
-    (body, lambda b: entries_of(b, 0)[0].update(total=4), "another 'head/centers'"),
-    (body, lambda b: entries_of(b, 1)[0].update(dtype="int32"), "another 'head/centers'"),
-    (body, lambda b: entries_of(b, 1)[1].update(shape=[2]), "different shapes of 'net/mean'"),
-    (body, lambda b: b["files"].pop("1"), "lacks rows of 'head/centers'"),
+    (body, lambda b: entries_of(b, 0)[0].update(total=4), "other arrays on rank 0"),
+    (body, lambda b: entries_of(b, 1)[0].update(dtype="int32"), "other arrays on rank 0"),
+    (body, lambda b: entries_of(b, 1)[1].update(shape=[2]), "other arrays on rank 0"),
     (body, lambda b: b["files"].clear(), "or none"),
     (body, lambda b: entries_of(b, 0)[0].update(offset=60), "outside its file"),
     (body, lambda b: entries_of(b, 0)[0].update(shape=[2**62, 2**62]), "outside its file"),
@@ -379,15 +368,13 @@ def test_what_is_valid_is_written_and_read(tmp_path: Path) -> None:
     (body, lambda b: b.update(serial=2**63), "wrong serial"),
     (body, lambda b: b.update(more=1), "a table of other fields"),
     (body, lambda b: b.update(values=[]), "wrong values"),
-    (body, lambda b: b.update(format="1"), "no format"),
-    (body, lambda b: b.update(format=1), f"has format 1, this program reads {layout.FORMAT}"),
+    (body, lambda b: b.update(format="1"), f"is not of format {layout.FORMAT}"),
     (body, lambda b: b.update(save=5), "wrong save"),
     (part_body, lambda b: b.update(hosts=["one", 2]), "wrong hosts"),
     (part_body, lambda b: b.update(hosts=["one", "t\nwo"]), "wrong hosts"),
     (part_body, lambda b: b.update(hosts=["one"] * 100_001), "wrong hosts"),
     (part_body, lambda b: b.update(hosts=["one"]), "a file of no rank"),
     (part_body, lambda b: b.update(files={"01": b["files"]["1"]}), "a file of no rank"),
-    (part_body, lambda b: entries_of(b, 1)[0].update(start=4), "lacks rows of 'head/centers'"),
 ])  # fmt: skip
 def test_each_broken_rule_is_named(make, change, rule: str) -> None:
     content = make()
