@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from backbones.classifiers import Normalization
 from data.batches.image_loader import ImageLoader, TransformedImages, each_once
@@ -39,6 +39,10 @@ _MNIST = Normalization((0.1307,), (0.3081,))
 _CIFAR = Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 _IMAGENET = Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _DRAWN = Normalization((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+
+_Pair = tuple[Unchanged, Unchanged]
+_Opened = tuple[tuple[ImageSet, ImageSet], Sequence[Path], _Pair, Normalization]
+"""Sets to train and to validate on, their files, what is done to images of each, and to all."""
 
 
 @dataclass(frozen=True)
@@ -93,15 +97,6 @@ class ImageData:
                 _log.warning(line)
 
 
-class _Opened(NamedTuple):
-    """A data set in its files: training first, then validation."""
-
-    sets: tuple[ImageSet, ImageSet]
-    files: Sequence[Path]
-    transforms: tuple[Unchanged, Unchanged]
-    normalization: Normalization
-
-
 def open_images(data: ImageDataOptions, seed: int) -> ImageData:
     """Open the data set of a run.
 
@@ -112,21 +107,23 @@ def open_images(data: ImageDataOptions, seed: int) -> ImageData:
     # Only MNIST has neither colors nor a choice of size.
     side = data.image_size or 28
     shape = (1 if data.images == "mnist" else 3, side, side)
+    opened: _Opened
     if data.images == "mnist":
         folder, unchanged = _folder(data), (Unchanged(), Unchanged())
-        sets = mnist.read(folder, _PARTS[0]), mnist.read(folder, _PARTS[1])
-        opened = _Opened(sets, mnist.files_of(folder), unchanged, _MNIST)
+        both = mnist.read(folder, _PARTS[0]), mnist.read(folder, _PARTS[1])
+        opened = both, mnist.files_of(folder), unchanged, _MNIST
     elif data.images == "imagenet":
         opened = _open_imagenet(data, side)
     elif data.images in cifar.SETS:
         opened = _open_cifar(data, side)
     else:
         opened = _draw(data, side, seed)
+    sets, files, transforms, normalization = opened
     training, validation = (
         TransformedImages(dataset, transform, shape, data.max_bad_records)
-        for dataset, transform in zip(opened.sets, opened.transforms)
+        for dataset, transform in zip(sets, transforms)
     )
-    return ImageData(training, validation, opened.normalization, opened.files)
+    return ImageData(training, validation, normalization, files)
 
 
 def _open_imagenet(data: ImageDataOptions, size: int) -> _Opened:
@@ -135,7 +132,7 @@ def _open_imagenet(data: ImageDataOptions, size: int) -> _Opened:
     else:
         files = [_folder(data) / part for part in ("train", "val")]
         sets = class_files.open_folders(*files)
-    return _Opened(sets, files, (RandomResizedCrop(size), CenterCrop(size)), _IMAGENET)
+    return sets, files, (RandomResizedCrop(size), CenterCrop(size)), _IMAGENET
 
 
 def _open_cifar(data: ImageDataOptions, size: int) -> _Opened:
@@ -155,8 +152,8 @@ def _open_cifar(data: ImageDataOptions, size: int) -> _Opened:
         training, validation, files = cifar.open_set(kind, _folder(data))
         sets = training, validation
     if size < cifar.SIDE:
-        return _Opened(sets, files, (PadCropFlip(padding=0, size=size), MiddleCrop(size)), _CIFAR)
-    return _Opened(sets, files, (PadCropFlip(), Unchanged()), _CIFAR)
+        return sets, files, (PadCropFlip(padding=0, size=size), MiddleCrop(size)), _CIFAR
+    return sets, files, (PadCropFlip(), Unchanged()), _CIFAR
 
 
 def _draw(data: ImageDataOptions, size: int, seed: int) -> _Opened:
@@ -164,7 +161,7 @@ def _draw(data: ImageDataOptions, size: int, seed: int) -> _Opened:
     counts = data.num_images, max(1, data.num_images // _VALIDATION_SHARE)
     draw = partial(DrawnImages, num_classes=data.num_classes, shape=(size, size, 3), seed=seed)
     training, validation = (draw(part, count=count) for part, count in zip(_PARTS, counts))
-    return _Opened((training, validation), (), (Unchanged(), Unchanged()), _DRAWN)
+    return (training, validation), (), (Unchanged(), Unchanged()), _DRAWN
 
 
 def _records(data: ImageDataOptions) -> Optional[tuple[Path, Path]]:

@@ -76,27 +76,22 @@ class Updates:
     stop: Callable[[], int] = lambda: 0
     """Asked after each update but the last, whether to end now: 0, or an exit status."""
 
-    @property
-    def start(self) -> int:
-        """Updates that an earlier run has finished."""
-        return self.epochs.start_update
-
 
 def fit(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog) -> int:
     """Train until all updates are finished, or the ranks are told to end.
 
-    ``batches`` are endless, from ``updates.start`` on. Returns the status of ``updates.stop``
-    that has ended the run; 0 at its regular end.
+    ``batches`` are endless, from the first update on. Returns the status of ``updates.stop`` that
+    has ended the run; 0 at its regular end.
     """
-    total = updates.total
-    log.start(total, updates.start)
-    if updates.start >= total:
-        _log.info("update %d of %d is finished already: nothing to train", updates.start, total)
+    start, total = updates.epochs.start_update, updates.total
+    log.start(total, start)
+    if start >= total:
+        _log.info("update %d of %d is finished already: nothing to train", start, total)
         for every in updates.actions:
             with log.paused():
-                every.action(updates.start)
-    batches = _prepared(step, batches, updates, log)
-    for update in range(updates.start, total):
+                every.action(start)
+    batches = _prepared(step, batches, range(start + 1, total), log)
+    for update in range(start, total):
         if log.reports(update + 1):
             # With nothing else under way, the parts of this update can be told apart.
             step.finish()
@@ -128,11 +123,11 @@ def fit(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog) -> in
     return 0
 
 
-def _prepared(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog) -> Iterator[Any]:
-    """Yield the batches; the step is told of each one update before its own."""
+def _prepared(step: Step, batches: Iterator[Any], updates: range, log: RunLog) -> Iterator[Any]:
+    """Yield the batches; the step is told of each one of ``updates`` one update before it."""
     batch = next(batches)
     log.sample(batch)
-    for update in range(updates.start + 1, updates.total):
+    for update in updates:
         following = next(batches)
         step.prepare(following, update)
         yield batch

@@ -110,7 +110,7 @@ class BestModel(Stateful):
         # into this world with other groups do not know what was best: rank 0 says it.
         both = dict(found), self.accuracies
         found, self.accuracies = self.world.broadcast_object(both, "best.accuracies")
-        if found and self._is_best(found, update):
+        if found and self._is_best(found):
             self.saver.save(update)
             self.accuracies = dict(found)
         return self.accuracies
@@ -121,23 +121,14 @@ class BestModel(Stateful):
 
     @override
     def load_state(self, saved: Saved) -> None:
-        if saved.has("accuracies"):
-            self.accuracies = saved.numbers("accuracies")
-        else:
-            # Of classify.py of version 0.1.0.
-            self.accuracies = {VALIDATION: saved.numbers("accuracy").get("best", 0.0)}
+        self.accuracies = saved.numbers("accuracies")
         if self.accuracies and self.saver.is_gone():
             self.accuracies = {}
 
-    def _is_best(self, found: Mapping[str, float], update: int) -> bool:
+    def _is_best(self, found: Mapping[str, float]) -> bool:
         names = [*found] if self._deciding is None else [self._deciding]
         if not self.accuracies.keys() >= {*names}:
-            if self.accuracies:
-                _log.warning(
-                    "the best model was verified on %s, not on %s: that of update %d takes its "
-                    "place, without a comparison",
-                    *(", ".join(self.accuracies), ", ".join(names), update),
-                )
+            # The kept one cannot be compared, as it was not verified on these sets.
             return True
         now, before = (
             sum(accuracies[name] for name in names) for accuracies in (found, self.accuracies)

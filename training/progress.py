@@ -76,26 +76,22 @@ class Progress(Stateful):
         total = epoch_plan.first_update_of(first_epoch + config.epochs)
         return cls(epoch_plan, total, passed - update, epochs, first_epoch)
 
-    @property
-    def is_finished(self) -> bool:
-        """True if an earlier run has made all updates."""
-        return self.start_update >= self.total_updates
-
     def again(self, config: ScheduleOptions, source: Loader) -> Progress:
         """Plan the whole schedule from its beginning, after the updates and epochs of this one."""
-        epoch = self.start.epoch + bool(self.start.samples)
+        start = self.epoch_plan.start
+        epoch = start.epoch + bool(start.samples)
         return self.from_position(config, source, self.start_update, Position(epoch, 0), epoch)
 
     def period_end(self, every: Optional[int]) -> int:
         """The update after which workers rebalance: when the epochs are a multiple of ``every``."""
         if every is None:
             return self.total_updates
-        epoch = (self.start.epoch // every + 1) * every
+        epoch = (self.epoch_plan.start.epoch // every + 1) * every
         return min(self.epoch_plan.first_update_of(epoch), self.total_updates)
 
     def from_epoch(self, config: ScheduleOptions, source: Loader) -> Progress:
         """Return the progress from the beginning of the same epoch, through other data."""
-        start = Position(self.start.epoch, 0)
+        start = Position(self.epoch_plan.start.epoch, 0)
         update = start.epoch * source.updates_per_epoch
         found = self.from_position(config, source, update, start, self.first_epoch)
         return replace(found, epochs_before=self.epochs_before)
@@ -104,11 +100,6 @@ class Progress(Stateful):
     def start_update(self) -> int:
         """The update with which this run begins."""
         return self.epoch_plan.start_update
-
-    @property
-    def start(self) -> Position:
-        """Where that update begins in the data."""
-        return self.epoch_plan.start
 
     @override
     def export_state(self, update: int) -> State:

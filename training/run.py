@@ -14,15 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
+from data import contents
 from data.batches.position import EpochPlan, Position
 from data.contents import Images
 from parallel.world import TimedWorld
 from runtime import devices, options
 from runtime.state import Stateful
 from runtime.stopping import StopRequest
-from training import run_folder, same_data
+from training import run_folder
 from training.checkpoint import resume
-from training.checkpoint.reader import SavedRun
+from training.checkpoint.reader import SavedPart, SavedRun
 from training.checkpoint.writer import Checkpointer
 from training.exchange.ranks import Ranks
 from training.log.run_log import RunLog
@@ -124,14 +125,15 @@ class Run:
             fixed=self._config.IDENTITY,
         )
         if images is not None:
-            self._about["data"] = same_data.describe(images, self.world)
+            own = contents.describe(images) if self.world.rank == 0 else None
+            self._about["data"] = self.world.broadcast_object(own, "data.contents")
         self._saved = resume.find(chosen.checkpoint, self._storage, self._about)
         if self._saved and images is not None:
             insists = chosen.takes_other_images
-            same_data.check_saved(self._saved, self._about["data"], insists=insists)
-        section = self._saved.section("progress") if self._saved else None
+            resume.check_images(self._saved, self._about["data"], insists=insists)
+        section = SavedPart(self._saved, "progress") if self._saved else None
         self.progress = Progress.plan(self._config.schedule, source, section)
-        if self._saved and self.progress.is_finished:
+        if self._saved and self.progress.start_update >= self.progress.total_updates:
             self._trains_again = self._config.trains_again(self._saved.configuration)
         if self._trains_again:
             self.progress = self.progress.again(self._config.schedule, source)
@@ -223,7 +225,7 @@ class Run:
                     averages=lambda: {**averages(), **ranks.numbers()},
                     stop=ranks.stop(self._request),
                 )
-                batches = self._source.batches(progress.start_update, progress.start)
+                batches = self._source.batches(progress.start_update, progress.epoch_plan.start)
                 status = fit(step, batches, updates, self.log)
             if status or end == progress.total_updates or not self._rebalance(end):
                 return status
@@ -245,7 +247,7 @@ class Run:
         """Form groups and shares anew; returns True if training goes on."""
         here = self.progress.epoch_plan.at(end).epoch, end
         with self.log.paused():
-            period = self._ranks.rebalance(here, self.log.total(), self._source)
+            period = self._ranks.rebalance(here, self.log.total, self._source)
         if period is None:
             return False
         epoch, update = period

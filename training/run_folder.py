@@ -79,8 +79,11 @@ class Storage:
         # All have looked.
         with suppress(OSError):
             own.unlink()
-        hosts, seen = zip(*found)
-        return cls(root, world, hosts, _joined(seen))
+        firsts: list[int] = []
+        for rank, (_, first) in enumerate(found):
+            # What a rank does not see, another may have seen.
+            firsts.append(firsts[first] if first < rank else rank)
+        return cls(root, world, tuple(host for host, _ in found), tuple(firsts))
 
     @property
     def is_spread(self) -> bool:
@@ -139,63 +142,44 @@ def locked(root: Path) -> Iterator[None]:
     with explained(root):
         root.mkdir(parents=True, exist_ok=True)
         descriptor = open_kept(root / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-    is_locked = False
     try:
-        is_locked = _lock(descriptor, root)
+        _lock(descriptor, root)
         yield
     finally:
-        if is_locked:
-            with suppress(OSError):
-                os.ftruncate(descriptor, 0)
         os.close(descriptor)
 
 
-def _lock(descriptor: int, root: Path) -> bool:
-    """Lock the file and write there who has it; False, with a warning, where there are no locks."""
+def _lock(descriptor: int, root: Path) -> None:
+    """Lock the file and write there who has it; where there are no locks, give a warning."""
     started = time.monotonic()
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except (BlockingIOError, PermissionError):
-            holder = _holder(descriptor) or "unknown host"
+            held = os.pread(descriptor, _LONGEST_HOLDER, 0).partition(b"\n")[0]
+            holder = held.decode(errors="replace") or "unknown host"
         except OSError as error:
-            _warn(
-                f"{root / LOCK} cannot be locked ({error.strerror}): make sure yourself that no "
-                "other run writes into that folder"
-            )
-            return False
-        seconds = _SECONDS_SAME_HOST if _is_on_this_host(holder) else _SECONDS_OTHER_HOST
+            with suppress(OSError):
+                print_line(
+                    f"warning: {root / LOCK} cannot be locked ({error.strerror}): make sure "
+                    "yourself that no other run writes into that folder",
+                    file=sys.stderr,
+                )
+            return
+        is_on_this_host = holder.startswith(f"host {os.uname().nodename}, ")
+        seconds = _SECONDS_SAME_HOST if is_on_this_host else _SECONDS_OTHER_HOST
         if time.monotonic() - started >= seconds:
             raise ConfigError(
                 f"another run writes into --models-root {root}: {holder}; wait for its end, or "
                 "give this run a --models-root of its own"
             )
         time.sleep(_POLL_SECONDS)
-    former = _holder(descriptor)
-    if former and not _is_on_this_host(former):
-        _warn(f"{root} was left without a regular end by a run of {former}")
     command = shlex.join([Path(sys.executable).name, *sys.argv])
+    line = f"host {os.uname().nodename}, process {os.getpid()}, {command}\n"
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
-        line = f"host {os.uname().nodename}, process {os.getpid()}, {command}\n"
         os.write(descriptor, line.encode(errors="replace"))
-    return True
-
-
-def _holder(descriptor: int) -> str:
-    """The line that the holder of the lock has written; empty after a regular end."""
-    line = os.pread(descriptor, _LONGEST_HOLDER, 0).partition(b"\n")[0]
-    return line.decode(errors="replace").strip()
-
-
-def _is_on_this_host(holder: str) -> bool:
-    return holder.startswith(f"host {os.uname().nodename}, ")
-
-
-def _warn(line: str) -> None:
-    with suppress(OSError):
-        print_line(f"warning: {line}", file=sys.stderr)
 
 
 def _first_seen(earlier: Sequence[Path]) -> int:
@@ -209,14 +193,6 @@ def _first_seen(earlier: Sequence[Path]) -> int:
         if not seen or _is_of_one_host(earlier[0].parent) or time.monotonic() > deadline:
             return seen
         time.sleep(_POLL_SECONDS)
-
-
-def _joined(seen: Sequence[int]) -> tuple[int, ...]:
-    """For each rank the first one of its group: what a rank does not see, another may have seen."""
-    firsts: list[int] = []
-    for rank, first in enumerate(seen):
-        firsts.append(firsts[first] if first < rank else rank)
-    return tuple(firsts)
 
 
 def _is_of_one_host(folder: Path) -> bool:

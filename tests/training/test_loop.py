@@ -174,7 +174,7 @@ def test_with_the_same_global_batch_or_a_length_in_updates_nothing_changes() -> 
     for length, then in ((config(4), 100), (in_updates, 100), (in_updates, 50)):
         before = Progress.plan(length, source(100))
         after = go_on(length, before, 17, then)
-        assert (after.start_update, after.start) == (17, Position(1, 700))
+        assert (after.start_update, after.epoch_plan.start) == (17, Position(1, 700))
         assert before.total_updates == after.total_updates == 40
         assert after.schedule_shift == 0
 
@@ -186,7 +186,7 @@ def test_a_length_in_epochs_ends_after_what_is_left_of_them() -> None:
     assert rates(after, 20, 40, 60) == [*rates(before, 20, 30), 0]
     again = go_on(config(4), after, 30, 50)
     assert (again.total_updates, again.schedule_shift) == (60, after.schedule_shift)
-    assert again.start == after.epoch_plan.at(30) == Position(2, 500)
+    assert again.epoch_plan.start == after.epoch_plan.at(30) == Position(2, 500)
 
 
 def test_a_period_goes_on_through_another_share() -> None:
@@ -194,7 +194,7 @@ def test_a_period_goes_on_through_another_share() -> None:
     assert [first.period_end(every) for every in (None, 2, 6, 9)] == [60, 20, 60, 60]
     second = Progress.from_position(config(6), source(50), 20, Position(2, 0))
     assert (second.period_end(2), second.total_updates) == (20 + 2 * 20, 20 + 4 * 20)
-    assert second.start == Position(2, 0) and rates(first, 20) == rates(second, 20)
+    assert second.epoch_plan.start == Position(2, 0) and rates(first, 20) == rates(second, 20)
     third = Progress.from_position(config(6), source(250), 60, Position(4, 0))
     assert third.period_end(2) == third.total_updates == 60 + 2 * 4
     # Who goes on in the middle of a period meets the others at its end.
@@ -204,25 +204,40 @@ def test_a_period_goes_on_through_another_share() -> None:
     assert saver.epoch_plan.at(40) == other.epoch_plan.at(80) == Position(4, 0)
 
 
+def place(progress: Progress) -> tuple[int, Position, int]:
+    return progress.start_update, progress.epoch_plan.start, progress.total_updates
+
+
 def again(first: Progress) -> Progress:
     done = go_on(config(4), first, first.total_updates, 100)
-    assert done.is_finished and not first.is_finished
     return done.again(config(4), source(100))
 
 
 def test_a_finished_run_trains_its_schedule_again() -> None:
     first = Progress.plan(config(4), source(100))
     second = again(first)
-    assert (second.start_update, second.start, second.total_updates) == (40, Position(4, 0), 80)
-    assert (second.epochs_before, second.first_epoch, second.is_finished) == (0, 4, False)
+    assert place(second) == (
+        40,
+        Position(4, 0),
+        80,
+    )
+    assert (second.epochs_before, second.first_epoch) == (0, 4)
     assert rates(second, *range(40, 81)) == rates(first, *range(41))
     third = go_on(config(4), second, 57, 100)
-    assert (third.start_update, third.start, third.total_updates) == (57, Position(5, 700), 80)
+    assert place(third) == (
+        57,
+        Position(5, 700),
+        80,
+    )
     assert rates(third, *range(57, 81)) == rates(second, *range(57, 81))
     assert third.epochs_before == 1.7 and third.first_epoch == 4
     # Of a run that was finished within an epoch, as it is given fewer than it had.
     second = go_on(config(1), first, 17, 100).again(config(1), source(100))
-    assert (second.start_update, second.start, second.total_updates) == (17, Position(2, 0), 27)
+    assert place(second) == (
+        17,
+        Position(2, 0),
+        27,
+    )
 
 
 def test_a_schedule_that_is_trained_again_goes_on_with_another_global_batch() -> None:
@@ -233,5 +248,9 @@ def test_a_schedule_that_is_trained_again_goes_on_with_another_global_batch() ->
     period = Progress.from_position(config(4), source(50), 60, Position(6, 0), third.first_epoch)
     assert (period.total_updates, period.schedule_shift) == (100, third.schedule_shift)
     share = third.from_epoch(config(4), source(50))
-    assert (share.start_update, share.start, share.total_updates) == (120, Position(6, 0), 160)
+    assert place(share) == (
+        120,
+        Position(6, 0),
+        160,
+    )
     assert rates(share, 120, 159) == rates(third, 60, 99)

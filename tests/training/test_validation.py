@@ -28,7 +28,7 @@ from runtime.mxnet import mx
 from tests.support.parameters import SavedValues
 from tests.support.thread_world import ThreadWorld, run_ranks
 from training import validation
-from training.model_saver import BEST, VALIDATION, BestModel, ModelSaver, average_statistics
+from training.model_saver import BEST, BestModel, ModelSaver, average_statistics
 from training.update.classify_step import EpochCounts
 from training.validation import Validator, Verifier, count
 
@@ -115,7 +115,7 @@ def test_a_run_that_goes_on_neither_forgets_nor_keeps_a_worse_one(tmp_path: Path
 
 
 @pytest.mark.parametrize(("deciding", "kept"), [("lfw", 1), ("cfp", 2), (None, 2), ("new", 3)])
-def test_another_rule_compares_with_the_model_that_is_kept(deciding, kept, tmp_path, caplog):
+def test_another_rule_compares_with_the_model_that_is_kept(deciding, kept, tmp_path):
     accuracies: Any = {**SETS, 3: {"lfw": 0.0, "cfp": 0.0}}
     if deciding == "new":
         accuracies = {update: {**found, "new": update / 10} for update, found in accuracies.items()}
@@ -123,15 +123,11 @@ def test_another_rule_compares_with_the_model_that_is_kept(deciding, kept, tmp_p
     rest = Training(tmp_path, accuracies, deciding)
     rest.best.load_state(SavedValues(accuracies=SETS[1]))
     assert rest.verify(2, 3)[-1] == kept
-    said = "the best model was verified on lfw, cfp, not on new: that of update 2 "
-    assert caplog.text.count(said) == (deciding == "new")
 
 
 def test_a_model_that_is_gone_is_forgotten(tmp_path: Path, caplog) -> None:
     rest, saved = Training(tmp_path, of(0.5, 0.4)), SavedValues(accuracies={"lfw": 0.9})
     rest.backbone.export(tmp_path / BEST)
-    rest.best.load_state(SavedValues(accuracy={"best": 0.8}))
-    assert rest.best.accuracies == {VALIDATION: 0.8}, "as version 0.1.0 wrote it"
     rest.best.load_state(saved)
     assert not caplog.records and rest.best.accuracies == {"lfw": 0.9}
     for name in NAMES:

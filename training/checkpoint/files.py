@@ -31,17 +31,15 @@ import re
 import shutil
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import BinaryIO
 
 import numpy as np
 
-from runtime import files
 from runtime.errors import DataError
-from runtime.files import create, flush_folder
+from runtime.files import create, flush_folder, make_folder, write_atomically
 from runtime.state import Stored
 from training.checkpoint import layout
 from training.checkpoint.layout import CHUNK, Entry, Part, RankFile
@@ -71,12 +69,14 @@ def write_rank(folder: Path, rank: int, arrays: Mapping[str, Stored]) -> None:
             gone.
     """
     folder.mkdir(exist_ok=True)
-    with _created(folder / layout.file_name(rank)) as file:
+    with create(folder / layout.file_name(rank)) as file:
         entries = [_write_array(file, name, array) for name, array in arrays.items()]
         size = file.tell()
+        _flush(file)
     partial = folder / f".{_marker(rank)}"
-    with _created(partial) as file:
+    with create(partial) as file:
         file.write(json.dumps(asdict(RankFile(size, tuple(entries)))).encode())
+        _flush(file)
     flush_folder(folder)
     # The first rank may publish now, after which there is no such folder any more.
     partial.rename(folder / _marker(rank))
@@ -113,8 +113,7 @@ def publish(
     files = {rank: layout.read_file(marker) for rank, marker in markers.items()}
     content = replace(header, files=files).dump().encode()
     layout.parse(content, f"the checkpoint of update {header.update}")
-    with _created(folder / layout.manifest_name(min(ranks))) as file:
-        file.write(content)
+    write_atomically(folder / layout.manifest_name(min(ranks)), content)
     for marker in markers.values():
         marker.unlink()
     flush_folder(folder)
@@ -128,51 +127,41 @@ def settle(root: Path, keep: int) -> None:
     """Remove all but the newest checkpoints of ``keep`` updates."""
     kept: set[int] = set()
     for path, part in candidates(root):
-        if part and (part.update in kept or len(kept) == keep):
+        if part.world_size and (part.update in kept or len(kept) == keep):
             remove(path)
-        elif part:
+        elif part.world_size:
             kept.add(part.update)
 
 
-def make_folder(root: Path) -> None:
-    """Make the folder of checkpoints, durably: it and its parents are on the disk on return."""
-    missing = [folder for folder in (root, *root.parents) if not folder.exists()]
-    files.make_folder(root)
-    for folder in missing:
-        flush_folder(folder.parent)
-
-
-def sweep(root: Path) -> None:
-    """Remove the remains of killed runs; before any rank writes."""
+def prepare(root: Path) -> None:
+    """Make the folder of checkpoints, and remove the remains of killed runs there."""
+    make_folder(root)
+    flush_folder(root.parent)
     for left in root.glob(".update-*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
-def candidates(root: Path) -> list[tuple[Path, Optional[Part]]]:
+def candidates(root: Path) -> list[tuple[Path, Part]]:
     """List what may be resumed: folders without a readable manifest, then the newest first.
 
     A broken one comes first so that it is tried, and reported, before another is used instead.
     """
-
-    def age(found: tuple[Path, Optional[Part]]) -> Any:
-        path, part = found
-        return part is None, (part.serial, part.update) if part else (), path.name
-
     try:
         paths = [path for path in root.iterdir() if _NAME.fullmatch(path.name)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise DataError(f"{root} cannot be read ({error.strerror}); see its permissions") from None
-    return sorted(((path, part_in(path)) for path in paths), key=age, reverse=True)
+    found = [(path, part_in(path)) for path in sorted(paths, reverse=True)]
+    return sorted(found, key=lambda one: one[1].age, reverse=True)
 
 
-def part_in(folder: Path) -> Optional[Part]:
-    """Return what a folder has of a checkpoint; None if its manifest cannot be read."""
+def part_in(folder: Path) -> Part:
+    """Return what a folder has of a checkpoint; of no ranks if its manifest cannot be read."""
     try:
         return layout.read_part(folder)
     except DataError:
-        return None
+        return layout.UNREADABLE
 
 
 def remove(checkpoint: Path) -> None:
@@ -191,7 +180,7 @@ def set_aside(checkpoint: Path) -> Path:
     return checkpoint.rename(aside)
 
 
-def _write_array(file: Any, name: str, stored: Stored) -> Entry:
+def _write_array(file: BinaryIO, name: str, stored: Stored) -> Entry:
     flat = np.ascontiguousarray(stored.array).reshape(-1)
     file.write(bytes(-file.tell() % _ALIGNMENT))
     offset, checksum, size = file.tell(), 0, CHUNK // flat.itemsize
@@ -213,10 +202,6 @@ def _marker(rank: int) -> str:
     return f"rank-{rank:04d}.json"
 
 
-@contextmanager
-def _created(path: Path) -> Iterator[Any]:
-    """Make a file, whose content is on the disk when the block ends."""
-    with create(path) as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())

@@ -103,12 +103,17 @@ class Part:
     values: Mapping[str, Mapping[str, Any]]
     """Small values, by the part of training that they belong to."""
     about: Mapping[str, Any]
-    """Configuration, versions and time, for people and for the next run."""
+    """Configuration, images and time, for people and for the next run."""
 
     @property
     def world_size(self) -> int:
         """The number of ranks that wrote the checkpoint."""
         return len(self.hosts) or len(self.files)
+
+    @property
+    def age(self) -> tuple[bool, int, int]:
+        """Key that is largest for what cannot be read, and then for the newest."""
+        return not self.world_size, self.serial, self.update
 
     @property
     def missing(self) -> list[int]:
@@ -121,6 +126,10 @@ class Part:
         # JSON's keys are strings.
         body["files"] = {str(rank): asdict(file) for rank, file in body.pop("files").items()}
         return json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n"
+
+
+UNREADABLE = Part(0, 0, "", (), {}, {}, {})
+"""In place of what a folder has if its manifest cannot be read: files of no ranks."""
 
 
 def broken(what: str) -> DataError:

@@ -144,14 +144,10 @@ class SavedRun:
         found = self.checkpoint.manifest.about.get("configuration")
         return found if isinstance(found, dict) else {}
 
-    def section(self, part: str) -> SavedPart:
-        """The state of one part of training."""
-        return SavedPart(self, part)
-
     def restore(self, parts: Mapping[str, Stateful]) -> None:
         """Load the state of every part; ``DataError`` if the checkpoint lacks something."""
         for name, part in parts.items():
-            part.load_state(self.section(name))
+            part.load_state(SavedPart(self, name))
         before, now = self.checkpoint.manifest.world_size, self.world.size
         _log.info(
             "resumed at update %d from %s%s",
@@ -172,8 +168,8 @@ class SavedPart:
 
     def values_in(self, run: Path) -> list[Mapping[str, Any]]:
         """Return the values of this part in all checkpoints of a run."""
-        found = [part for _, part in files.candidates(run / files.FOLDER) if part]
-        return [part.values.get(self._part, {}) for part in found]
+        found = files.candidates(run / files.FOLDER)
+        return [part.values.get(self._part, {}) for _, part in found if part.world_size]
 
     def names(self) -> list[str]:
         """Return the names of the arrays."""

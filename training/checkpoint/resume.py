@@ -13,10 +13,8 @@ not complete: the run was killed while it was being saved.
 from __future__ import annotations
 
 import logging
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Optional
 
@@ -26,12 +24,10 @@ from runtime.options import option
 from training.checkpoint import files, layout
 from training.checkpoint.layout import Part, RankFile
 from training.checkpoint.reader import Checkpoint, SavedRun
-from training.config.run import AUTO, NEVER
+from training.config.run import ANYWAY, AUTO, NEVER
 from training.run_folder import Storage
 
 _log = logging.getLogger(__name__)
-
-_UNREADABLE = Part(0, 0, "", (), {}, {}, {})
 
 
 def find(resume: str, storage: Storage, about: Mapping[str, Any]) -> Optional[SavedRun]:
@@ -76,6 +72,33 @@ def find(resume: str, storage: Storage, about: Mapping[str, Any]) -> Optional[Sa
     return None
 
 
+def check_images(saved: SavedRun, described: Mapping[str, Any], *, insists: bool) -> None:
+    """Compare the images of a run, as ``contents.describe`` says them, with its checkpoint's.
+
+    A run that goes on with other images would go on as if nothing had happened. With ``insists``
+    others give a warning.
+
+    Raises:
+        ConfigError: the images are others; the same on every rank.
+    """
+    found = saved.checkpoint.manifest.about.get("data")
+    before = found if isinstance(found, dict) else {}
+    if found is None or described.items() <= before.items():
+        return
+    if insists:
+        _log.warning(
+            "training goes on with other images than %s was trained on; in the rest of this epoch "
+            "some may come twice, and some not at all",
+            saved.path,
+        )
+        return
+    raise ConfigError(
+        f"{saved.path} was trained on other images: {before.get('images')} images there, "
+        f"{described['images']} here; give the data of that run, or another --models-root, or go "
+        f"on with these images by --resume {ANYWAY}"
+    )
+
+
 def describe(
     configuration: Mapping[str, Any],
     *,
@@ -87,16 +110,11 @@ def describe(
 
     Returns:
         ``identity``, which a resumed run must not change (the options ``fixed`` and the data);
-        ``configuration``, all options; ``versions``.
+        ``configuration``, all options.
     """
     identity = {option(name): configuration[name] for name in fixed}
     identity.update({"classes": num_classes, "image size": "x".join(map(str, image_size))})
-    versions = {name: metadata.version(name) for name in ("numpy", "numba", "horovod")}
-    return {
-        "identity": identity,
-        "configuration": dict(configuration),
-        "versions": {"python": platform.python_version(), "mxnet": mx.__version__, **versions},
-    }
+    return {"identity": identity, "configuration": dict(configuration)}
 
 
 class _Found:
@@ -157,22 +175,18 @@ def _survey(named: Optional[Path], storage: Storage) -> list[_Found]:
     The first rank of each folder looks there for the checkpoints of the run, or for the one that
     the user has ``named``.
     """
-    own: list[tuple[Path, Optional[Part]]] = []
+    own: list[tuple[Path, Part]] = []
     if storage.is_first and named is None:
         own = files.candidates(storage.root / files.FOLDER)
     elif storage.is_first and named is not None and named.is_dir():
         own = [(named, files.part_in(named))]
     joined: dict[Any, dict[int, tuple[Path, Part]]] = {}
-    summaries = [(path, _summary(part) if part else _UNREADABLE) for path, part in own]
+    summaries = [(path, _summary(part)) for path, part in own]
     for first, listed in storage.gather(summaries, "resume.candidates").items():
         for path, part in listed:
             key = (part.serial, part.update, part.save) if part.world_size else (first, path)
             joined.setdefault(key, {})[first] = path, part
-
-    def age(found: _Found) -> Any:
-        return not found.any.world_size, found.any.serial, found.any.update
-
-    return sorted(map(_Found, joined.values()), key=age, reverse=True)
+    return sorted(map(_Found, joined.values()), key=lambda one: one.any.age, reverse=True)
 
 
 def _summary(part: Part) -> Part:

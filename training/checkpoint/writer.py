@@ -11,13 +11,11 @@ checkpoints are removed then, and not before: all hosts have theirs.
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Optional
@@ -26,12 +24,9 @@ from runtime.errors import DataError
 from runtime.state import REPLICATED, Stateful, Stored
 from training.checkpoint import files
 from training.checkpoint.layout import Part
-from training.run_folder import Storage, gather
+from training.run_folder import Storage, explained, gather
 
 _log = logging.getLogger(__name__)
-
-# The writing thread has a lower priority than the training, which only root may raise again.
-_NICENESS = 10
 
 
 class Checkpointer:
@@ -99,7 +94,6 @@ class Checkpointer:
         size = sum(stored.array.nbytes for stored in arrays.values())
         self._serial += 1
         self._pending = self._root / (name if name not in self._taken else f"{name}-{self._serial}")
-        self._taken.add(name)
         self._error = None
         self._written.clear()
         self._cancelled.clear()
@@ -139,7 +133,7 @@ class Checkpointer:
         self.last = path
         if self._when_saved:
             found = files.candidates(self._root)
-            remaining = sorted({part.update for _, part in found if part})
+            remaining = sorted({part.update for _, part in found if part.world_size})
             for tell in self._when_saved:
                 tell(remaining)
         return self.last
@@ -174,9 +168,6 @@ class Checkpointer:
         folder = files.hidden_folder(path, self._attempt)
         started = time.perf_counter()
         try:
-            with suppress(OSError):
-                # On Linux, nice changes the calling thread alone.
-                os.nice(_NICENESS)
             files.write_rank(folder, rank, arrays)
             self._written.set()
             if storage.is_first:
@@ -196,26 +187,17 @@ class Checkpointer:
     def _first_failure(self) -> Optional[tuple[int, str]]:
         """Return the first rank that has failed, and why; the same on all ranks."""
         error = self._error
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        own = None if error is None else reason or repr(error)
+        own = error and (getattr(error, "strerror", None) or str(error) or repr(error))
         reasons = gather(self._world, own, "checkpoint.reasons")
         return next(((rank, found) for rank, found in enumerate(reasons) if found), None)
 
     def _prepare_folder(self) -> None:
         """Make the folder, and name and number the checkpoints after all that there are."""
-        serials, names = [0], list[str]()
+        own = []
         if self._storage.is_first:
-            try:
-                files.make_folder(self._root)
-                files.sweep(self._root)
-            except OSError as error:
-                raise DataError(
-                    f"{self._root} cannot be written ({error.strerror}); give another "
-                    "--models-root, or --keep 0 to train without checkpoints"
-                ) from None
-            for path, part in files.candidates(self._root):
-                names.append(path.name)
-                serials.append(part.serial if part else 0)
-        found = self._storage.gather([max(serials), names], "checkpoint.names").values()
-        self._serial = max(newest for newest, _ in found)
-        self._taken = {name for _, listed in found for name in listed}
+            with explained(self._storage.root):
+                files.prepare(self._root)
+            own = [(path.name, part.serial) for path, part in files.candidates(self._root)]
+        for listed in self._storage.gather(own, "checkpoint.names").values():
+            self._taken |= {name for name, _ in listed}
+            self._serial = max([self._serial, *(serial for _, serial in listed)])

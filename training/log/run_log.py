@@ -13,17 +13,17 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
 from data.batches.loader import Batch
 from evaluation.verification import VerificationResult
 from runtime.files import HeldFolder
-from runtime.stopwatch import Stopwatch
-from training.log import throughput
+from runtime.stopwatch import PARTS, Stopwatch
 from training.log.files import RunFiles
 from training.log.handlers import OFF_SCREEN, FileHandler, LineFormatter, ScreenHandler
-from training.log.throughput import Meter, Throughput
+from training.log.throughput import Throughput
 from training.log.watchdog import Others, Watchdog
 from training.run_folder import LOCK, explained
 
@@ -38,6 +38,7 @@ class RunLog:
 
     Attributes:
         stopwatch: counts the time of the parts of an update, whose shares are reported.
+        total: the sum over the reported intervals since ``start``; None before the first.
     """
 
     def __init__(
@@ -56,9 +57,11 @@ class RunLog:
         ``Watchdog``.
         """
         self._frequent = frequent
-        self.stopwatch = Stopwatch(time.monotonic)
-        self._meter = Meter(time.monotonic, self.stopwatch)
+        self._clock = time.monotonic
+        self.stopwatch = Stopwatch(self._clock)
+        self.total: Optional[Throughput] = None
         self._update = self._total_updates = 0
+        self._open_interval()
         root = Path(models_root)
         with explained(root):
             self._files = RunFiles(root) if rank == 0 else None
@@ -98,8 +101,11 @@ class RunLog:
 
         The last of ``total_updates`` is always reported.
         """
-        self._update, self._total_updates = update, total_updates
-        self._meter.start(update)
+        self._update = self._first_update = update
+        self._total_updates = total_updates
+        self.total, self._reports = None, 0
+        self._started = self._clock()
+        self._open_interval()
         # The first update compiles.
         self.end_updates()
         self._screen.open_bar(total_updates, update)
@@ -120,7 +126,7 @@ class RunLog:
         """
         self._update = update
         self._watchdog.beat(update)
-        self._meter.count(update, images)
+        self._images += images
         self._screen.bar.update(update - self._screen.bar.n)
         if self.reports(update):
             # Before the clock is read, so that the device's pending work is in the measured time.
@@ -137,8 +143,12 @@ class RunLog:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Keep what happens inside (a verification, a save) out of images/s and the shares."""
-        with self._meter.paused(), self._watchdog.pause():
-            yield
+        started = self._clock()
+        try:
+            with self._watchdog.pause():
+                yield
+        finally:
+            self._pauses += self._clock() - started
 
     def verification(
         self, name: str, result: VerificationResult, *, best: float, update: int
@@ -175,17 +185,12 @@ class RunLog:
             self.check_folder()
             self._files.write(update, numbers, target=target)
 
-    def total(self) -> Optional[Throughput]:
-        """Return what was counted since ``start``, see ``Meter.total``."""
-        return self._meter.total()
-
     def summarize(self) -> None:
         """Log the memory, and where time went since ``start``, whether input was the bottleneck."""
-        total = self._meter.total()
-        if total is not None:
+        if self.total is not None:
             _log.info("peak memory of this rank: %s MiB", f"{peak_memory() / 2**20:,.1f}")
-            _log.info("time: %s", total.describe_shares())
-            _log.info("%s", total.judge_input())
+            _log.info("time: %s", self.total.describe_shares())
+            _log.info("%s", self.total.judge_input())
 
     def close(self) -> None:
         """Close the files and detach from Python's logging."""
@@ -217,9 +222,37 @@ class RunLog:
             handler.setFormatter(LineFormatter(line, "%Y-%m-%d %H:%M:%S"))
             root_logger.addHandler(handler)
 
+    def _open_interval(self) -> None:
+        self.stopwatch.lap()
+        self._interval_started, self._images, self._pauses = self._clock(), 0, 0.0
+
+    def _close_interval(self) -> Throughput:
+        """Return what was counted since the last report, and open the next interval."""
+        seconds = max(self._clock() - self._interval_started - self._pauses, 1e-9)
+        interval = Throughput(self._images, seconds, self.stopwatch.lap(seconds))
+        # The first interval counts only as long as there is no other: it compiles, and its first
+        # batches are not loaded during an earlier update.
+        self.total = self.total + interval if self.total and self._reports > 1 else interval
+        self._reports += 1
+        self._open_interval()
+        return interval
+
     def _report(self, loss: float, lr: float, averages: Mapping[str, float]) -> None:
-        report = self._meter.report(loss, lr, self._total_updates)
-        text = "  ".join([*_describe(averages), throughput.describe(report)])
+        """Report the numbers of an update, and the speed and shares since the last report.
+
+        The seconds that are left are those at the average pace of the run, with verifications and
+        saves.
+        """
+        interval = self._close_interval()
+        pace = (self._clock() - self._started) / (self._update - self._first_update)
+        report = {
+            "loss": loss,
+            "lr": lr,
+            "images_per_second": interval.images_per_second,
+            **{part: interval.share(part) for part in PARTS},
+            "seconds_left": pace * (self._total_updates - self._update),
+        }
+        text = "  ".join([*_describe(averages), _describe_report(report)])
         line = f"update {self._update}/{self._total_updates}  {text}"
         _log.info(line, extra={} if self._screen.bar.disable else OFF_SCREEN)
         self._screen.bar.set_postfix_str(text)
@@ -233,6 +266,15 @@ def peak_memory() -> int:
     """
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+
+
+def _describe_report(report: Mapping[str, float]) -> str:
+    speed, left = report["images_per_second"], timedelta(seconds=round(report["seconds_left"]))
+    shares = "  ".join(f"{part} {report[part]:.0%}" for part in PARTS if report[part] > 0)
+    return (
+        f"loss {report['loss']:.4f}  {speed:,.{0 if speed >= 100 else 1}f} images/s  "
+        f"lr {report['lr']:.3g}  {shares}  left {left}"
+    )
 
 
 def _describe(numbers: Mapping[str, float]) -> list[str]:

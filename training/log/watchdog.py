@@ -2,9 +2,8 @@
 
 A rank hangs in a disk that does not answer, in a driver, or in a collective whose other ranks are
 gone; no exception is raised then. So a thread watches the progress of the training loop. After some
-seconds without progress it warns; after more it prints the rank, the update, the part of the update
-and the stacks of all threads, and ends the process with ``STALLED_STATUS``; the launcher then ends
-the other ranks.
+seconds without progress it prints the rank, the update, the part of the update and the stacks of
+all threads, and ends the process with ``STALLED_STATUS``; the launcher then ends the other ranks.
 
 The limit is short within an update only. The start, a verification, a checkpoint, and all that
 follows the last update may take longer.
@@ -26,7 +25,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -47,17 +45,16 @@ PAUSE_FACTOR = 6
 
 # A rank that waits for others is ended later, so that the one that hangs reports itself first.
 _WAITING_RANK_TICKS = 10
-# The native timer leaves this thread twice its limit and these ticks.
+# The native timer leaves this thread twice the limit within an update, and these ticks.
 _MARGIN_TICKS = 60
-# For printing the stacks, which may hang itself, as in a full pipe; then the process is ended.
+# For printing the stacks, which may hang, as in a full pipe; then SIGALRM ends the process.
 _REPORT_SECONDS = 20
-_LONGEST_QUIET = 60.0
 
 # Has faulthandler print the stacks of all threads, which does not need Python's lock.
 _STACKS_SIGNAL = int(signal.SIGRTMAX) - 3
 _STDERR = 2
 # Indices into the numbers that Python and the native thread share.
-_COUNTED, _LIMIT, _IS_RUNNING, _IS_CLOSED = range(4)
+_COUNTED, _IS_CLOSED = range(2)
 
 # Of the C library.
 _usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
@@ -94,8 +91,7 @@ class Watchdog:
         """Start watching, with the limit for what is outside of updates.
 
         Args:
-            seconds: the time without progress within an update after which the process is ended. A
-                warning comes after a tenth of it, at most a minute.
+            seconds: the time without progress within an update after which the process is ended.
             rank: for the message.
             stopwatch: knows the current part of the update.
             log_file: gets the messages, too.
@@ -109,13 +105,12 @@ class Watchdog:
         self._update = 0
         self._is_in_update = False
         self._waited = 0.0
-        self._quiet = min(_LONGEST_QUIET, seconds / 10)
         self._closed = threading.Event()
         message = (
             f"error: {self._rank} has made no progress, and Python does not run any more; ending "
             f"it with status {STALLED_STATUS}"
         )
-        self._timer = NativeTimer(self._native_limit(), message, tick)
+        self._timer = NativeTimer(2 * seconds + _MARGIN_TICKS * tick, message, tick)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
 
@@ -150,16 +145,10 @@ class Watchdog:
     def _limit(self) -> float:
         if not self._is_in_update:
             return PAUSE_FACTOR * self._seconds
-        if not self._waits_for_others():
+        if self._stopwatch.current != COMMUNICATION:
             return self._seconds
         pauses = PAUSE_FACTOR * self._seconds * self._others().pauses
         return self._seconds + pauses + _WAITING_RANK_TICKS * self._tick
-
-    def _native_limit(self) -> float:
-        return 2 * self._limit() + _MARGIN_TICKS * self._tick
-
-    def _waits_for_others(self) -> bool:
-        return self._stopwatch.current == COMMUNICATION
 
     def _watch(self) -> None:
         while not self._closed.wait(self._tick):
@@ -168,79 +157,63 @@ class Watchdog:
             progress = self._others().progress
             if progress != self._seen:
                 self._seen, self._waited = progress, 0.0
-            limit = self._limit()
             # Expires only if this thread does not run any more.
-            self._timer.arm(self._native_limit())
-            if self._waited > limit:
-                self._timer.arm(_REPORT_SECONDS)
-                ending = f"ending it with status {STALLED_STATUS}"
-                self._print(f"error: {self._said()}; {ending}", has_stacks=True)
+            self._timer.reset()
+            if self._waited > self._limit():
+                signal.alarm(_REPORT_SECONDS)
+                self._report()
                 self.end_process()
                 return
-            if self._waited > self._quiet and self._is_in_update:
-                self._warn()
 
-    def _warn(self) -> None:
-        # Where updates take that long, a few lines are written and not one for each of them.
-        self._quiet *= 2
-        whom = ", waiting for other ranks" if self._waits_for_others() else ""
-        self._print(f"warning: {self._said()}{whom}")
-
-    def _said(self) -> str:
+    def _report(self) -> None:
         if self._is_in_update:
             where = f"in update {self._update + 1}, {self._stopwatch.current}"
         else:
             where = f"outside of updates, after update {self._update}"
-        return f"{self._rank} has made no progress for {self._waited:.0f} s, {where}"
-
-    def _print(self, line: str, has_stacks: bool = False) -> None:
+        line = (
+            f"error: {self._rank} has made no progress for {self._waited:.0f} s, {where}; ending "
+            f"it with status {STALLED_STATUS}\n"
+        )
         # Not by Python's logging, whose lock the thread that hangs may hold. A screen that is
         # closed and a disk that is full (ValueError, OSError) must not end this thread.
         with suppress(OSError, ValueError):
-            sys.stderr.write(f"{line}\n")
+            sys.stderr.write(line)
             sys.stderr.flush()
-            if has_stacks:
-                faulthandler.dump_traceback(sys.__stderr__ or _STDERR)
+            faulthandler.dump_traceback(sys.__stderr__ or _STDERR)
         with suppress(OSError, ValueError):
             with open(open_kept(self._log_file, APPENDING), "a", encoding="utf-8") as file:
-                file.write(f"{line}\n")
+                file.write(line)
                 file.flush()
-                if has_stacks:
-                    faulthandler.dump_traceback(file)
+                faulthandler.dump_traceback(file)
 
 
 class NativeTimer:
-    """Ends the process unless it is armed again in time, also while Python's lock is held.
+    """Ends the process unless it is reset in time, also while Python's lock is held.
 
     A compiled thread sleeps and counts ticks. A timer of the operating system would also run while
     the process is suspended, and end it when it goes on; here a suspension counts as one tick.
     """
 
     def __init__(self, seconds: float, message: str, tick: float) -> None:
-        """Start the thread, armed; it does not need Python any more on return.
+        """Start the thread, which counts every ``tick``.
 
-        It counts every ``tick``, and ends the process after ``seconds`` in which that runs, with
-        ``message`` and the stacks of all threads.
+        It ends the process after ``seconds`` in which the process runs, with ``message`` and the
+        stacks of all threads.
         """
-        self._tick = tick
-        self._numbers = np.zeros(4, np.int64)
-        self.arm(seconds)
+        self._numbers = np.zeros(2, np.int64)
         faulthandler.register(_STACKS_SIGNAL, sys.__stderr__ or _STDERR, chain=False)
         text = np.frombuffer(message.encode() + b"\n", np.uint8).copy()
-        arguments = (self._numbers, np.uint32(tick * 1e6), text)
+        arguments = (self._numbers, round(seconds / tick), np.uint32(tick * 1e6), text)
         # Compiled before the thread starts, so that a compiler error is raised here.
         _count(np.ones_like(self._numbers), *arguments[1:])
         self._thread = threading.Thread(
             target=_count, args=arguments, name="native timer", daemon=True
         )
         self._thread.start()
-        while not self._numbers[_IS_RUNNING]:
-            time.sleep(0.001)
 
-    def arm(self, seconds: float) -> None:
-        """End the process after so many seconds in which it runs, counted from now."""
+    def reset(self) -> None:
+        """Count from now on."""
         self._numbers[_COUNTED] = 0
-        self._numbers[_LIMIT] = max(1, round(seconds / self._tick))
 
     def close(self) -> None:
         """End the thread, not the process."""
@@ -249,13 +222,12 @@ class NativeTimer:
 
 
 @unlocked_kernel
-def _count(numbers: NDArray[np.int64], tick: int, text: NDArray[np.uint8]) -> None:
+def _count(numbers: NDArray[np.int64], limit: int, tick: int, text: NDArray[np.uint8]) -> None:
     """Count ticks until the timer is closed, or the limit is passed."""
-    numbers[_IS_RUNNING] = 1
     while numbers[_IS_CLOSED] == 0:
         _usleep(tick)
         numbers[_COUNTED] += 1
-        if numbers[_COUNTED] > numbers[_LIMIT] and numbers[_IS_CLOSED] == 0:
+        if numbers[_COUNTED] > limit and numbers[_IS_CLOSED] == 0:
             _alarm(_REPORT_SECONDS)
             _write(_STDERR, text.ctypes, len(text))
             _raise(_STACKS_SIGNAL)

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from backbones import layers
 from backbones.model import Backbone
@@ -28,7 +26,7 @@ from tests.support.thread_world import run_ranks
 from training.checkpoint import __main__ as checkpoint
 from training.checkpoint import layout, resume
 from training.checkpoint.files import candidates
-from training.checkpoint.reader import Checkpoint
+from training.checkpoint.reader import Checkpoint, SavedPart
 from training.checkpoint.writer import Checkpointer
 from training.config.faces import FaceOptimizerOptions
 from training.run_folder import Storage
@@ -37,11 +35,6 @@ from training.update.optimizer import BackboneOptimizer
 
 GLOBAL_BATCH, CLASSES, EMBEDDING = 12, 31, 16
 ABOUT: Any = {"identity": {"--network": "r18", "classes": 31}, "configuration": {"lr": 0.1}}
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=5,
-)
 
 
 def make_backbone(batch_norm=False, seed=0):
@@ -237,7 +230,7 @@ class Part(Stateful):
 
 def test_what_a_part_does_not_find_is_named(tmp_path, caplog):
     caplog.set_level("INFO")
-    saved = alone(tmp_path, Part()).section("part")
+    saved = SavedPart(alone(tmp_path, Part()), "part")
     assert saved.count("count") == 3 and saved.number("loss") == 0.5 and saved.update == 2
     assert saved.run == tmp_path and saved.has("loss") and not saved.has("loss2")
     assert saved.values_in(tmp_path)[0]["count"] == 3 and saved.values_in(tmp_path / "x") == []
@@ -254,20 +247,6 @@ def test_what_a_part_does_not_find_is_named(tmp_path, caplog):
             getattr(saved, method)(*arguments)
     said = r"update 2: checkpoint of 1\.0 MiB on this rank: training paused for \d\.\d\d s\n"
     assert re.search(said, caplog.text)
-
-
-@pytest.mark.parametrize("is_allowed", [True, False])
-def test_the_writing_thread_has_a_lower_priority_than_the_run(is_allowed, tmp_path, monkeypatch):
-    own, nice, now = os.getpriority(os.PRIO_PROCESS, 0), os.nice, []
-
-    def lower(by):
-        if not is_allowed:
-            raise PermissionError(1, "not permitted")
-        now.append(nice(by))
-
-    monkeypatch.setattr(os, "nice", lower)
-    assert alone(tmp_path, None) is not None and now == [min(own + 10, 19)] * is_allowed
-    assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
 def test_every_part_is_told_which_checkpoints_there_are(tmp_path):
@@ -288,7 +267,7 @@ def test_every_part_is_told_which_checkpoints_there_are(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "checkpoints").touch()
-    with pytest.raises(DataError, match="checkpoints cannot be written .*--keep 0 to train"):
+    with pytest.raises(ConfigError, match=r"cannot be written on .*/checkpoints\); give a folder"):
         alone(tmp_path, None)
     storage = Storage.find(tmp_path, LoneWorld())
     with Checkpointer({"part": Part()}, storage, keep=0, about=ABOUT) as saves:
@@ -332,45 +311,31 @@ def parse(content: Any) -> layout.Part:
     return layout.parse(content, "manifest.json")
 
 
-def test_what_is_valid_is_written_and_read(tmp_path: Path) -> None:
+def test_what_is_valid_is_written_and_read() -> None:
     for make, ranks, world_size in ((body, [0, 1], 2), (part_body, [1], 3)):
         part = parse(make())
         assert [*part.files] == ranks and part.world_size == world_size and part.update == 3
         assert layout.parse(part.dump().encode(), "again") == part
-    content = body()
-    for rank in (0, 1):
-        shape = entries_of(content, rank)[0]["shape"]
-        shape += [1] * (8 - len(shape))
-    parse(content)
 
 
 @pytest.mark.parametrize(("make", "change", "rule"), [
     (body, lambda b: entries_of(b, 0)[0].update(total=4), "other arrays on rank 0"),
-    (body, lambda b: entries_of(b, 1)[0].update(dtype="int32"), "other arrays on rank 0"),
     (body, lambda b: entries_of(b, 1)[1].update(shape=[2]), "other arrays on rank 0"),
     (body, lambda b: b["files"].clear(), "or none"),
     (body, lambda b: entries_of(b, 0)[0].update(offset=60), "outside its file"),
     (body, lambda b: entries_of(b, 0)[0].update(shape=[2**62, 2**62]), "outside its file"),
     (body, lambda b: entries_of(b, 0)[0].update(shape=[-1, 4]), "wrong shape"),
-    (body, lambda b: entries_of(b, 0)[0].update(shape=[2, 4] + 7 * [1]), "wrong shape"),
     (body, lambda b: entries_of(b, 0)[0].update(shape=[]), "wrong shape"),
     (body, lambda b: entries_of(b, 0)[0].update(dtype="object"), "wrong dtype"),
     (body, lambda b: entries_of(b, 0)[0].update(kind=["own"]), "wrong kind"),
-    (body, lambda b: entries_of(b, 0)[0].update(name=5), "wrong name"),
-    (body, lambda b: entries_of(b, 0)[0].update(start="0"), "wrong start"),
-    (body, lambda b: entries_of(b, 0)[0].pop("start"), "an array of other fields"),
     (body, lambda b: entries_of(b, 0)[1].update(name="head/centers"), "twice"),
     (body, lambda b: entries_of(b, 1).pop(), "other arrays on rank 1"),
     (body, lambda b: b["files"]["0"].pop("size"), "a file of other fields"),
-    (body, lambda b: b["files"]["0"].pop("entries"), "a file of other fields"),
     (body, lambda b: b.update(update=True), "wrong update"),
-    (body, lambda b: b.update(update=-1), "wrong update"),
     (body, lambda b: b.update(serial=2**63), "wrong serial"),
     (body, lambda b: b.update(more=1), "a table of other fields"),
-    (body, lambda b: b.update(values=[]), "wrong values"),
     (body, lambda b: b.update(format="1"), f"is not of format {layout.FORMAT}"),
     (body, lambda b: b.update(save=5), "wrong save"),
-    (part_body, lambda b: b.update(hosts=["one", 2]), "wrong hosts"),
     (part_body, lambda b: b.update(hosts=["one", "t\nwo"]), "wrong hosts"),
     (part_body, lambda b: b.update(hosts=["one"] * 100_001), "wrong hosts"),
     (part_body, lambda b: b.update(hosts=["one"]), "a file of no rank"),
@@ -381,28 +346,6 @@ def test_each_broken_rule_is_named(make, change, rule: str) -> None:
     change(content)
     with pytest.raises(DataError, match=rule):
         parse(content)
-
-
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
-@given(make=st.sampled_from([body, part_body]), data=st.data())
-def test_any_value_in_any_place(make, data: st.DataObject) -> None:
-    content: Any = make()
-    place = content
-    while True:
-        keys = sorted(place) if isinstance(place, dict) else range(len(place))
-        key = data.draw(st.sampled_from(keys))
-        if not isinstance(place[key], (dict, list)) or not place[key] or data.draw(st.booleans()):
-            break
-        place = place[key]
-    place[key] = data.draw(JSON)
-    try:
-        part = parse(content)
-    except DataError as error:
-        assert "\n" not in str(error)
-        return
-    for file in part.files.values():
-        for entry in file.entries:
-            assert 0 <= entry.offset <= entry.offset + entry.num_bytes <= file.size
 
 
 def test_content_that_json_parsers_fail_on(tmp_path: Path) -> None:
@@ -416,10 +359,3 @@ def test_content_that_json_parsers_fail_on(tmp_path: Path) -> None:
     os.truncate(manifest, layout.MAX_BYTES + 1)
     with pytest.raises(DataError, match="manifest.json cannot be read .it has more than"):
         layout.read_part(tmp_path)
-
-
-def test_files_on_other_hosts_are_named() -> None:
-    first = "rank-0000.bin of a, rank-0001.bin of b, rank-0002.bin of c"
-    assert layout.lacking(range(3), "abcde") == first
-    for count, more in ((4, 1), (5, 2)):
-        assert layout.lacking(range(count), "abcde") == f"{first} and {more} others"

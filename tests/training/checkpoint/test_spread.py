@@ -231,13 +231,12 @@ def test_a_broken_part_or_one_without_the_others_is_put_aside(hosts: list[Path],
     assert "BROKEN CHECKPOINT" in caplog.text
     for host in (one, two):
         assert {"update-00000002", "update-00000004.broken"} <= {*names(host / "checkpoints")}
-    # One whose manifest is gone is not the newest one.
-    save([one, two], 5, 6)
+    # One whose manifest is gone is tried first.
+    save([one, two], 5)
     for host, rank in ((one, ""), (two, "-0001")):
-        (host / f"checkpoints/update-00000006/manifest{rank}.json").unlink()
-    shutil.rmtree(two / "checkpoints/update-00000005")
+        (host / f"checkpoints/update-00000005/manifest{rank}.json").unlink()
     assert load([one, two]) == 2
-    assert {"update-00000005.broken", "update-00000006.broken"} <= {*names(one / "checkpoints")}
+    assert "update-00000005.broken" in names(one / "checkpoints")
     with pytest.raises(DataError, match="nowhere does not exist"):
         load([one, two], go_on="nowhere")
     (one / "here").symlink_to(two / "checkpoints/update-00000002")
@@ -302,9 +301,13 @@ def test_ranks_find_out_who_has_the_same_folder(groups: str, tmp_path: Path) -> 
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="file/models cannot be written on "):
         run_ranks(2, lambda world: Storage.find(tmp_path / "file/models", world))
-    # What a rank does not see, another may have seen: rank 0's file was late for rank 2.
-    assert run_folder._joined([0, 0, 1]) == (0, 0, 0)
-    assert run_folder._joined([0, 1, 1, 2, 0]) == (0, 1, 1, 1, 0)
+
+
+@pytest.mark.parametrize(("seen", "firsts"), [("001", "000"), ("01120", "01110")])
+def test_what_a_rank_does_not_see_another_may_have_seen(seen, firsts, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_folder, "_first_seen", lambda earlier: int(seen[len(earlier)]))
+    for found in run_ranks(len(seen), lambda world: Storage.find(tmp_path, world)):
+        assert found.firsts == tuple(map(int, firsts))
 
 
 @pytest.mark.parametrize("seconds", [0.3, 30.0])

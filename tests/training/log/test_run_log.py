@@ -19,11 +19,11 @@ import pytest
 
 from evaluation.verification import VerificationResult
 from runtime.errors import ConfigError, DataError
-from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING, Stopwatch
+from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
 from tests.training.log.test_files import no_file_above
 from training.log import run_log
 from training.log.run_log import RunLog, peak_memory
-from training.log.throughput import Meter, Throughput
+from training.log.throughput import Throughput
 
 LFW_RESULT = VerificationResult(
     accuracy=0.9912, accuracy_std=0.0034, threshold=1.5, xnorm=22.5,
@@ -290,16 +290,11 @@ def test_a_name_makes_no_line_and_no_command_of_a_terminal(tmp_path: Path, monke
     assert "faces/\\udcff" in written
 
 
-def throughput(waiting: float, images: int = 2000, seconds: float = 10.0) -> Throughput:
-    parts = {WAITING: waiting, BACKBONE: 5.0, HEAD: 1.0, COMMUNICATION: 0.25}
-    return Throughput(images, seconds, parts)
+def throughput(waiting: float) -> Throughput:
+    return Throughput(2000, 10.0, {WAITING: waiting, BACKBONE: 5, HEAD: 1, COMMUNICATION: 0.25})
 
 
 def test_shares_and_judgements_in_words() -> None:
-    both = throughput(0.5) + throughput(1.5, images=1000, seconds=20.0)
-    assert both.images_per_second == pytest.approx(100.0)
-    assert both.share(WAITING) == pytest.approx(2 / 30)
-    assert both.share(COMMUNICATION) == pytest.approx(1 / 60)
     assert throughput(12.0).share(WAITING) == 1.0
     assert throughput(0.12).describe_shares() == (
         "waiting 1.2%, backbone 50.0%, head 10.0%, communication 2.5%, rest 36.3%"
@@ -311,23 +306,21 @@ def test_shares_and_judgements_in_words() -> None:
     assert "200 images/s would be 250 (docs/troubleshooting.md)" in said
 
 
-def test_a_sample_gives_the_shares_of_its_whole_interval() -> None:
-    now = [0.0]
-    stopwatch = Stopwatch(lambda: now[0])
-    stopwatch.sample()
-    meter = Meter(lambda: now[0], stopwatch)
-    meter.start(0)
-    now[0] += 28.0
-    with meter.paused():
-        now[0] += 100.0
-    stopwatch.begin_sample()
-    with stopwatch.part(HEAD):
-        now[0] += 1.0
-    now[0] += 3.0
-    meter.count(1, 64)
-    assert meter.report(0.5, 0.1, 1)["head"] == pytest.approx(1 / 4)
-    whole = meter.total()
-    assert (whole.seconds, whole.parts[HEAD]) == (32.0, 8.0)
+def test_a_sample_gives_the_shares_of_its_whole_interval(tmp_path: Path) -> None:
+    with LoggedRun(tmp_path, frequent=1) as run:
+        stopwatch = run.log.stopwatch
+        stopwatch.sample()
+        run.log.start(1)
+        run.now += 28.0
+        with run.log.paused():
+            run.now += 100.0
+        stopwatch.begin_sample()
+        with stopwatch.part(HEAD):
+            run.now += 1.0
+        run.now += 3.0
+        run.log.update(1, loss=float, lr=0.1, images=64)
+    assert run.metrics()[0]["head"] == pytest.approx(1 / 4)
+    assert (run.log.total.seconds, run.log.total.parts[HEAD]) == (32.0, 8.0)
 
 
 def test_the_peak_is_read_in_bytes() -> None:
