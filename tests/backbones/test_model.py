@@ -202,18 +202,6 @@ def test_initial_values_and_weight_decay() -> None:
         assert kinds[name] == (OWN if is_statistic else REPLICATED), name
 
 
-def test_inference_changes_nothing_and_reads_the_statistics() -> None:
-    options = BackboneOptions(network="tiny", embedding_size=16)
-    images = IMAGES[:, :, :64, :48]
-    backbone = Backbone.create(options, image_size=(64, 48), seed=0)
-    untouched, before = values(backbone), backbone.extract(images)
-    assert before.shape == (4, 16) and before.dtype == np.float32
-    assert_same(values(backbone), untouched)
-    assert len(backbone.statistics) == 2 * 9
-    backbone.statistics[-2][:] = 1.0  # the running mean of fc1, the last BatchNorm
-    np.testing.assert_allclose(backbone.extract(images), before - 1.0, atol=1e-4)
-
-
 def test_a_network_is_exported_loaded_and_trained_on(tmp_path: Path) -> None:
     backbone = create()
     train(backbone, IMAGES, updates=1)

@@ -211,8 +211,6 @@ def test_rounding_and_widening_are_those_of_mxnet():
     assert not (theirs[is_zero] & 0x7FFF).any()
     assert np.array_equal(narrowed(values, theirs), narrow)
     assert np.array_equal(wide, widened(narrow))
-    finite = np.isfinite(values)
-    assert wide[finite] == pytest.approx(values[finite], rel=2**-8)
     assert wide[-7:].tolist() == [1.0, 1 + 2**-6, -1.0, 0.0, 0.0, np.inf, -np.inf]
     assert widened(values) is narrowed(values, values) is values
     narrow = np.empty_like(values)
