@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 import backbones
-from backbones import layers
 from backbones.checkpoint import read_checkpoint
-from backbones.graph.nodes import infer
 from backbones.model import Backbone
 from backbones.options import OUTPUTS, BackboneOptions, ClassifierOptions, split_checkpoint
 from runtime.errors import ConfigError, DataError
@@ -52,18 +50,6 @@ def test_published_weights_fit_and_give_the_same_embeddings(toolkit_data, tmp_pa
     np.testing.assert_allclose(created, loaded, atol=1e-5)
 
 
-@pytest.mark.parametrize("output", OUTPUTS)
-@pytest.mark.parametrize("name", ["mbf", "tiny", "r18-se"])
-def test_a_graph_runs_from_pixels_to_fc1_for_the_images_that_are_allowed(name, output) -> None:
-    graph = backbones.build(name, embedding_size=8, output=output)
-    assert graph.list_outputs() == ["fc1_output"]
-    for size in ((97, 97), (128, 160), *([] if output == "GDC" else [(97, 96), (32, 32)])):
-        assert infer(graph, (2, 3, *size))[1] == [(2, 8)]
-    if name == "mbf":
-        own = backbones.build("mbf", embedding_size=8).tojson()
-        assert (own == graph.tojson()) == (output == "GDC")
-
-
 def test_images_that_are_too_small(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match="--network mbf cannot take images of 96 x 96, which"):
         create("mbf", 96)
@@ -100,19 +86,6 @@ def test_dropout_depends_on_seed_update_and_rank_alone() -> None:
     plain = features(backbone, 0, 0)
     assert plain not in (features(backbone, 1, 0), features(backbone, 0, 1))
     assert plain == features(backbone, 0, 0) == features(create(net_output="E"), 0, 0)
-
-
-def test_gnap_gives_every_position_the_mean_norm() -> None:
-    maps = np.random.default_rng(3).standard_normal((3, 6, 2, 2)).astype(np.float32)
-    symbol = layers.embedding(mx.sym.var("data"), "GNAP", (6, 2), size=6, dtype="float32")
-    executor = symbol.simple_bind(mx.cpu(), data=maps.shape)
-    for name, array in [*executor.arg_dict.items(), *executor.aux_dict.items()]:
-        array[:] = float(name.endswith(("gamma", "var")))
-    found = executor.forward(data=mx.nd.array(maps))[0].asnumpy()
-    normed = maps / np.sqrt(1 + 2e-5)
-    norms = np.linalg.norm(normed, axis=1, keepdims=True)
-    expected = (normed / norms * norms.mean()).mean((2, 3)) / np.sqrt(1 + 2e-5)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_graphs_are_those_of_earlier_checkpoints_and_float16_keeps_the_end_in_float32() -> None:

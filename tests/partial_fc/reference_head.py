@@ -11,9 +11,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from partial_fc.margin import Margin, Margined, NormTerms, Targets
 from partial_fc.optimizers import SGD, Adam, RowOptimizer
-from runtime.mxnet import mx
 
 MARGINS = {
     "arcface": (1.0, 0.5, 0.0),
@@ -135,26 +133,6 @@ class ReferenceCurricularFace:
     def __call__(self, norms: np.ndarray, cosines: np.ndarray) -> dict[str, Any]:
         self.t = 0.99 * self.t + 0.01 * cosines.mean()
         return {"margins": (1.0, 0.5, 0.0), "hardness": self.t}
-
-
-class NormMargin(Margin):
-    """A margin of 0.02 times the norm on the angle, and a penalty on norms other than 12."""
-
-    def __call__(self, targets: Targets) -> Margined:
-        norms_B = targets.all_norms()
-        theta_B = mx.nd.arccos(targets.cosines_B)
-        sines_B = mx.nd.sin(theta_B + 0.02 * norms_B)
-        distances_B = norms_B - 12
-        terms = NormTerms(-0.02 * sines_B, 0.01 * distances_B**2, 0.02 * distances_B)
-        cosines_B = mx.nd.cos(theta_B + 0.02 * norms_B)
-        return Margined(cosines_B, sines_B / mx.nd.sin(theta_B), norm_terms=terms)
-
-
-def reference_norm_margin(norms: np.ndarray, cosines: np.ndarray) -> dict[str, Any]:
-    """Return the same from its formulas."""
-    slopes = np.full_like(norms, 0.02)
-    terms = ReferenceNormTerms(slopes, 0.01 * (norms - 12) ** 2, 0.02 * (norms - 12))
-    return {"margins": (1.0, 0.02 * norms, 0.0), "norm_terms": terms}
 
 
 def zero_states(optimizer: RowOptimizer, centers: np.ndarray) -> dict[str, np.ndarray]:

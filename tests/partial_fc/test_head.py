@@ -58,10 +58,9 @@ ADAPTIVE_LOSSES = {
     "adaface": Loss(AdaFace, exact.ReferenceAdaFace),
     "curricularface": Loss(CurricularFace, exact.ReferenceCurricularFace),
     "magface": Loss(MagFace, lambda: reference_magface, deviations=(1.0, 30.0)),
-    "norm margin": Loss(exact.NormMargin, lambda: exact.reference_norm_margin, 1.0, (1.0, 6.0)),
     "filtered arcface": LOSSES["arcface"]._replace(filter_threshold=0.2),
     "filtered curricularface": Loss(CurricularFace, exact.ReferenceCurricularFace, 0.2),
-    "filtered norm margin": Loss(exact.NormMargin, lambda: exact.reference_norm_margin, 0.2),
+    "filtered magface": Loss(MagFace, lambda: reference_magface, 0.2, (1.0, 30.0)),
 }
 
 
@@ -236,7 +235,6 @@ def margined(margin, cosines, norms):
 
 @pytest.mark.parametrize("make", [
     *(partial(CombinedMargin, *some) for some in ((0.9, 0.4, 0.15), (1.3, 0.2, 0.0))),
-    exact.NormMargin,
     *(partial(build, HeadOptions(loss)) for loss in NAMED_LOSSES),
 ])
 def test_slopes_equal_differences(make):
