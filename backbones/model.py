@@ -17,10 +17,10 @@ from backbones.checkpoint import FACE_SIZE, read_tensors, read_weights, take
 from backbones.graph.nodes import to_json
 from backbones.graph.passes import Accumulation, Recomputation, cut
 from backbones.graph.symbol_file import infer_shapes, read_graph
-from backbones.network import Context, Network, checkpoint_paths, for_device, initial_weights
+from backbones.network import Context, Network, checkpoint_paths, for_device
 from backbones.options import BackboneOptions, split_checkpoint
 from runtime.environment import usable_dtype
-from runtime.errors import ConfigError, DataError
+from runtime.errors import DataError
 from runtime.mxnet import mx
 
 _log = logging.getLogger(__name__)
@@ -53,16 +53,9 @@ class Backbone(Network):
         ctx = ctx or mx.cpu()
         name, output = options.network, options.net_output
         build = partial(backbones.build, name, embedding_size=options.embedding_size, output=output)
-        exported, shape = build(), (3, *image_size)
-        try:
-            weights = initial_weights(exported, shape, seed)
-        except mx.MXNetError:
-            raise ConfigError(
-                f"--network {name} cannot take images of {image_size[0]} x {image_size[1]}, which "
-                "are too small; give images of 112 x 112, or another --net-output such as FC"
-            ) from None
-        backbone = cls.assemble(options, exported, build, weights, shape, ctx)
-        if any(node["op"] == "Dropout" for node in to_json(exported)["nodes"]):
+        shape = (3, *image_size)
+        backbone = cls.assemble(options, f"--network {name}", build, shape, seed, ctx)
+        if any(node["op"] == "Dropout" for node in to_json(backbone.graph)["nodes"]):
             backbone._dropout_seed = seed
         if options.recompute:
             parts = cut(backbone._trained, image_size)

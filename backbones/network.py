@@ -99,19 +99,28 @@ class Network(Stateful):
     def assemble(
         cls,
         options: NetworkOptions,
-        exported: Symbol,
+        name: str,
         build: Callable[..., Symbol],
-        weights: dict[str, NDArray],
         image_shape: Shape,
+        seed: int,
         ctx: Context,
     ) -> Self:
-        """Return a network with these weights, as it is trained on a device.
+        """Return a network with initial weights, as it is trained on a device.
 
-        ``exported`` is the float32 graph; ``build`` returns it in the type ``dtype``.
+        ``name`` is the option that has chosen it; ``build`` returns the graph in the type
+        ``dtype``, by default float32.
 
         Raises:
-            ConfigError: nothing fits ``--freeze``.
+            ConfigError: nothing fits ``--freeze``, or the images are too small.
         """
+        exported = build()
+        try:
+            weights = initial_weights(exported, image_shape, seed)
+        except mx.MXNetError:
+            raise ConfigError(
+                f"{name} cannot take images of {' x '.join(map(str, image_shape))} (channels, "
+                "height, width), which are too small; choose larger images or another network"
+            ) from None
         dtype = usable_dtype("--dtype", options.dtype)
         # The float32 graph is rewritten for bfloat16.
         trained = build(dtype=dtype) if dtype == "float16" else exported

@@ -11,7 +11,7 @@ from backbones import classifiers
 from backbones.checkpoint import read_tensors, take
 from backbones.classifiers import Normalization
 from backbones.graph.nodes import Shape, to_json
-from backbones.network import Context, Network, checkpoint_paths, initial_weights
+from backbones.network import Context, Network, checkpoint_paths
 from backbones.options import ClassifierOptions, split_checkpoint
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
@@ -47,20 +47,11 @@ class Classifier(Network):
         """
         name = options.model
         build = partial(classifiers.build, name, classes=classes, normalization=normalization)
-        exported = build()
-        try:
-            weights = initial_weights(exported, image_shape, seed)
-        except mx.MXNetError:
-            channels, height, width = image_shape
-            raise ConfigError(
-                f"--model {name} cannot take images of {channels} x {height} x {width} (channels, "
-                "height, width), which are too small; choose larger images or another model"
-            ) from None
-        if options.last_gamma:
-            for gamma in _last_gammas(name, exported):
-                weights[gamma][:] = 0
         ctx = ctx or mx.cpu()
-        classifier = cls.assemble(options, exported, build, weights, image_shape, ctx)
+        classifier = cls.assemble(options, f"--model {name}", build, image_shape, seed, ctx)
+        if options.last_gamma:
+            for gamma in _last_gammas(name, classifier.graph):
+                classifier.parameters[gamma].data()[:] = 0
         if options.pretrained:
             classifier.load_pretrained(*split_checkpoint("pretrained", options.pretrained))
         return classifier

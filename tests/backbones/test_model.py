@@ -51,7 +51,7 @@ def test_published_weights_fit_and_give_the_same_embeddings(toolkit_data, tmp_pa
 
 
 def test_images_that_are_too_small(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError, match="--network mbf cannot take images of 96 x 96, which"):
+    with pytest.raises(ConfigError, match="--network mbf cannot take images of 3 x 96 x 96 "):
         create("mbf", 96)
     assert capsys.readouterr().out == "", "MXNet's lines would make it several"
 
