@@ -33,12 +33,6 @@ leave a cache of 32 MB; of fewer, the threads of an operator wait for each other
 they compute, or those of lanes for MXNet's engine."""
 
 
-def images_of_pass(height: int, width: int, lanes: int = 1) -> int:
-    """Return how many images of a size a pass takes, if so many are computed at a time."""
-    pixels = _PIXELS if lanes == 1 else _PIXELS_OF_LANE
-    return max(1, pixels // (height * width))
-
-
 class HostInference:
     """A network on a CPU with the weights that it had when this was made.
 
@@ -61,7 +55,8 @@ class HostInference:
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the outputs [b, n] for images [b, c, h, w]."""
         height, width = images.shape[2:]
-        step = images_of_pass(height, width, self._lanes)
+        pixels = _PIXELS if self._lanes == 1 else _PIXELS_OF_LANE
+        step = max(1, pixels // (height * width))
         # Each pass is queued while those before it are computed.
         queued = [self._queue(images[i : i + step]) for i in range(0, len(images), step)]
         return np.concatenate([outputs.asnumpy() for outputs in queued])

@@ -13,7 +13,7 @@ import pytest
 from backbones.graph.nodes import to_json
 from backbones.graph.onednn.folding import fold
 from backbones.graph.onednn.prelu import STEEPNESS
-from backbones.inference import HostInference, images_of_pass
+from backbones.inference import HostInference
 from backbones.model import Backbone
 from backbones.network import Network
 from runtime import environment, processors
@@ -239,8 +239,6 @@ def network() -> Backbone:
 
 @pytest.mark.parametrize(("count", "side"), [(8, 112), (19, 112), (3, 32)])
 def test_any_number_of_images_by_turns(network: Backbone, count: int, side: int) -> None:
-    passes = [images_of_pass(size, size) for size in (112, 32, 1024)]
-    assert passes == [8, 98, 1] and images_of_pass(112, 112, lanes=2) == 4
     images = np.random.default_rng(7).integers(0, 256, (count, 3, side, side), np.uint8)
     infer = network.inference()
     # A view of memory that is read backwards.
