@@ -195,6 +195,11 @@ _OF_TRAINING = re.compile(
 )
 
 
+def kind_of(operator: str, attribute: str) -> Optional[Kind]:
+    """Return the kind of an operator's attribute; None if it is in no table."""
+    return _OF_OPERATORS.get((operator, attribute), _ATTRIBUTES.get(attribute))
+
+
 def output_count(node: Node) -> int:
     """Return the number of outputs of a node with checked attributes."""
     if node["op"] not in ("SliceChannel", "split"):
@@ -221,7 +226,7 @@ def checked_attributes(node: Node) -> dict[str, str]:
     """Return an operator's attributes, each in its range and as MXNet writes it."""
     checked = {}
     for key, value in attributes(node).items():
-        kind = _OF_OPERATORS.get((node["op"], key), _ATTRIBUTES.get(key))
+        kind = kind_of(node["op"], key)
         if kind is None:
             raise GraphError(
                 f"node {node['name']!r} has the attribute {key!r:.80}, which this reader does not "
