@@ -80,16 +80,6 @@ def test_what_is_left_alone() -> None:
     assert blocked.rewrite(plain, (1, 24, 4, 4)) is plain
 
 
-def test_the_later_addend_comes_first() -> None:
-    first = conv(MAPS, "conv0", 16, 1)
-    second = conv(first, "conv1", 16, 1)
-    product = mx.sym.elemwise_mul(second, second, name="product")
-    # But a product, which MXNet computes by itself, does not become the first.
-    for later, expected in ((second, ["conv1", "conv0"]), (product, ["conv0", "product"])):
-        nodes = [*nodes_of(blocked.rewrite(first + later, (BATCH, 16, 2, 2))).values()]
-        assert [nodes[entry[0]]["name"] for entry in nodes[-1]["inputs"]] == expected
-
-
 @pytest.mark.parametrize(("pool_type", "size", "count"), [
     ("avg", (8, 6), 2), ("avg", (7, 8), 1), ("avg", (2, 2), 1), ("max", (8, 6), 1),
 ])
