@@ -21,7 +21,6 @@ from runtime.installed import Gpu
 from runtime.kernels import parallel_kernel, prange
 from runtime.mxnet import mx
 from runtime.ndarray import queue, run_on_engine, settle
-from tests.device.operator_calls import stalled
 from tests.support.launch import finish
 from tests.support.thread_world import ThreadWorld, run_ranks
 
@@ -311,17 +310,3 @@ def test_uploads_have_the_values_that_were_there_when_they_were_queued(context) 
     assert {copy.context for copy in (*copies, transposed)} == {context}
     assert copies[0].dtype == np.int32
     assert transposed.asnumpy().tolist() == [[0, 3], [1, 4], [2, 5]]
-
-
-def test_an_upload_does_not_wait_for_the_one_before() -> None:
-    """Which a device may not have got to; it waits for the one before that."""
-    device = mx.cpu(1)
-    upload, values = devices.Uploads(device), np.zeros(1000, np.float32)
-    upload(values)
-    mx.nd.waitall()
-    with stalled(device, patience=0.5) as stall:
-        copies = [upload(values), upload(values)]
-        assert not stall.waiting
-        copies.append(upload(values))
-        assert stall.waiting.startswith("runtime/devices.py:")
-    assert len({copy.context for copy in copies}) == 1

@@ -139,14 +139,6 @@ def test_packages_are_left_out_within_the_context_alone(tmp_path, monkeypatch) -
     assert importlib.import_module("unneeded") is sys.modules.pop("unneeded")
 
 
-@pytest.mark.parametrize(("variables", "allowed"), [
-    ({}, True), ({"HOROVOD_RANK": "0"}, False), ({"HOROVOD_RANK": "0", "PROGRESS": "bar"}, True),
-])  # fmt: skip
-def test_a_launched_rank_draws_a_bar_only_if_run_sh_has_a_terminal(variables, allowed) -> None:
-    os.environ.update(variables)
-    assert environment.allows_progress_bar() == allowed
-
-
 @pytest.mark.parametrize(("tiles", "vectors", "avx512", "limit", "unit", "block"), [
     (True, True, True, None, TILES, 16),
     # For oneDNN that is all but the tiles, and so is what it does not know.

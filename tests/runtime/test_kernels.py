@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import numba
 import numpy as np
 import pytest
 from numba.core import caching, config
@@ -15,7 +14,7 @@ from numba.core import caching, config
 from partial_fc import optimizers
 from partial_fc.rows import host
 from runtime import processors
-from runtime.kernels import LANES, prefetch_row, product_of, unlocked_kernel
+from runtime.kernels import LANES, product_of, unlocked_kernel
 from tests.support.launch import finish
 from training.update import rules as backbone_rules
 
@@ -189,21 +188,6 @@ def test_bits_depend_on_no_cache_thread_or_vector_unit(tmp_path: Path) -> None:
     assert digests(tmp_path, OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1") == compiled
     if processors.has_avx512():
         assert digests(tmp_path, **AVX2) == compiled
-
-
-def test_a_row_is_requested_and_stays_as_it_is() -> None:
-    """The request changes nothing that could be tested but the code that runs."""
-
-    # Not cached, as the code of cached kernels cannot be inspected.
-    @numba.njit
-    def first(array, row):
-        prefetch_row(array, row)
-        return array[row, 0]
-
-    matrix = np.arange(6 * 200, dtype=np.float32).reshape(6, 200)
-    assert [first(matrix, row) for row in range(6)] == matrix[:, 0].tolist()
-    (code,) = first.inspect_llvm().values()
-    assert "call void @llvm.prefetch" in code
 
 
 def kernel(source: Path) -> Any:
