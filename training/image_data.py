@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Optional
 
+import numpy as np
+
 from backbones.classifiers import Normalization
 from data.batches.image_loader import ImageLoader, TransformedImages, each_once
 from data.batches.loader import Batch, Prefetcher
@@ -86,9 +88,9 @@ class ImageData:
 
     def validation_batches(self, data: ImageDataOptions, world: World) -> Iterator[Batch]:
         """Yield this rank's share of the images to validate on."""
-        ranks = {"rank": world.rank, "world_size": world.size}
+        own = np.arange(world.rank, len(self.validation), world.size)
         with Prefetcher(_threads(data)) as prefetcher:
-            yield from each_once(self.validation, prefetcher, batch_size=data.batch_size, **ranks)
+            yield from each_once(self.validation, prefetcher, [own], data.batch_size, fills_up=True)
 
     def warn(self, rank: int) -> None:
         """Log which files of the set are not used; rank 0 does it for all."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
@@ -59,11 +60,10 @@ def _cut_all(
 ) -> int:
     """Write the faces of all images; return how many images were refused, and are named."""
     written = {name: _written_name(name, options.png) for name in names}
-    if len({*written.values()}) < len(written):
-        ordered = sorted(written.values())
-        twice = next(one for one, other in zip(ordered, ordered[1:]) if one == other)
+    ((first, uses),) = Counter(written.values()).most_common(1)
+    if uses > 1:
         raise DataError(
-            f"{options.folder} has two images that would both become {twice}; rename one of them"
+            f"{options.folder} has two images that would both become {first}; rename one of them"
         )
 
     def cut(name: str) -> Optional[str]:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.batches.image_loader import ImageLoader, TransformedImages, in_turn
+from data.batches.image_loader import ImageLoader, TransformedImages, each_once
 from data.batches.loader import Batch, Filling, Loader
 from data.batches.order import unit
 from data.batches.position import EpochPart, Position
@@ -77,14 +77,10 @@ class FaceLoader(ImageLoader):
         Raises:
             DataError: too many images cannot be read.
         """
-        unchanged, size = copy.copy(self._faces), self._batch_size
+        unchanged = copy.copy(self._faces)
         unchanged.transform = Unchanged()
-        pieces = (
-            indices[first : first + size]
-            for indices in unchanged.of_classes(start, stop)
-            for first in range(0, len(indices), size)
-        )
-        return in_turn(unchanged, self, pieces)
+        chunks = unchanged.of_classes(start, stop)
+        return each_once(unchanged, self, chunks, self._batch_size, fills_up=False)
 
 
 class MemoryBatches(Loader):

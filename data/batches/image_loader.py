@@ -173,37 +173,23 @@ class ImageLoader(Loader):
 def each_once(
     images: TransformedImages,
     prefetcher: Prefetcher,
-    *,
+    chunks: Iterable[NDArray[np.int64]],
     batch_size: int,
-    rank: int,
-    world_size: int,
+    *,
+    fills_up: bool,
 ) -> Iterator[Batch]:
-    """Yield this rank's share of a set, each image once.
-
-    Rows of label ``PADDING`` and ``BROKEN`` do not count.
+    """Yield some images of a set, each image once; its transform takes no random numbers.
 
     Args:
-        images: the set; its transform depends on no random numbers.
+        images: the set.
         prefetcher: its threads make the batches.
-        batch_size: rows of every batch, the last one too.
-        rank: this process among ``world_size``.
-        world_size: the number of ranks that share the set.
+        chunks: indices of images; a batch has those of one chunk.
+        batch_size: rows of a batch.
+        fills_up: True if the last batch of a chunk is filled up, with rows of label ``PADDING``.
 
     Raises:
         DataError: too many images cannot be read, or one has a wrong label.
     """
-    own = np.arange(rank, len(images.dataset), world_size, dtype=np.int64)
-    pieces = (own[start : start + batch_size] for start in range(0, len(own), batch_size))
-    return in_turn(images, prefetcher, pieces, batch_size)
-
-
-def in_turn(
-    images: TransformedImages,
-    prefetcher: Prefetcher,
-    pieces: Iterable[NDArray[np.int64]],
-    rows: Optional[int] = None,
-) -> Iterator[Batch]:
-    """Yield a batch for each piece, which holds indices; it has ``rows`` rows, or as many."""
 
     def load(row: int, index: int) -> tuple[Optional[Image], int]:
         try:
@@ -213,5 +199,8 @@ def in_turn(
             return None, BROKEN
 
     return prefetcher.run(
-        empty_batch(images.shape, rows or len(piece), piece, load) for piece in pieces
+        empty_batch(images.shape, batch_size if fills_up else len(own), own, load)
+        for chunk in chunks
+        for first in range(0, len(chunk), batch_size)
+        for own in (chunk[first : first + batch_size],)
     )

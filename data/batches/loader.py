@@ -91,11 +91,14 @@ class Prefetcher:
         pending: deque[tuple[Batch, list[Future[None]]]] = deque()
         try:
             for batch, fill in fillings:
-                pending.append((batch, self._start(len(batch.labels), fill)))
+                rows = len(batch.labels)
+                size = min(_ROWS_PER_TASK, math.ceil(rows / self._threads))
+                parts = (slice(first, min(first + size, rows)) for first in range(0, rows, size))
+                pending.append((batch, [self._pool.submit(fill, part) for part in parts]))
                 if len(pending) > _AHEAD:
-                    yield self._finished(*pending.popleft())
+                    yield _finished(*pending.popleft())
             while pending:
-                yield self._finished(*pending.popleft())
+                yield _finished(*pending.popleft())
         finally:
             for _, tasks in pending:
                 for task in tasks:
@@ -107,19 +110,11 @@ class Prefetcher:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def _start(self, rows: int, fill: Callable[[slice], None]) -> list[Future[None]]:
-        """Divide the rows of a batch into tasks for the threads."""
-        size = min(_ROWS_PER_TASK, math.ceil(rows / self._threads))
-        return [
-            self._pool.submit(fill, slice(first, min(first + size, rows)))
-            for first in range(0, rows, size)
-        ]
 
-    @staticmethod
-    def _finished(batch: Batch, tasks: list[Future[None]]) -> Batch:
-        for task in tasks:
-            task.result()
-        return batch
+def _finished(batch: Batch, tasks: list[Future[None]]) -> Batch:
+    for task in tasks:
+        task.result()
+    return batch
 
 
 class Loader(Prefetcher):

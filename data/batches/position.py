@@ -43,12 +43,11 @@ class EpochPlan:
     def at(self, update: int) -> Position:
         """Return the position of an update, which is not before ``start_update``."""
         assert update >= self.start_update, (update, self.start_update)
-        past = update - self.start_update
-        left = self._updates_left
-        if past < left:
-            return Position(self.start.epoch, self.start.samples + past * self.global_batch)
-        epochs, updates = divmod(past - left, self.updates_per_epoch)
-        return Position(self.start.epoch + 1 + epochs, updates * self.global_batch)
+        epoch, place = divmod(update - self.origin, self.updates_per_epoch)
+        if epoch > self.start.epoch:
+            return Position(epoch, place * self.global_batch)
+        samples = (update - self.start_update) * self.global_batch
+        return Position(self.start.epoch, self.start.samples + samples)
 
     @property
     def updates_per_epoch(self) -> int:
@@ -62,8 +61,8 @@ class EpochPlan:
         The epochs after the first one of this plan begin at multiples of ``updates_per_epoch``,
         counted from here. It is 0 if the global batch has never changed, and may be negative.
         """
-        epoch = self.start.epoch + 1
-        return self.first_update_of(epoch) - epoch * self.updates_per_epoch
+        left = max(self.num_images - self.start.samples, 0) // self.global_batch
+        return self.start_update + left - (self.start.epoch + 1) * self.updates_per_epoch
 
     def epochs(self, update: int) -> float:
         """Return how many epochs are over after ``update`` updates."""
@@ -73,13 +72,7 @@ class EpochPlan:
         """Return the first update of an epoch; ``start_update`` for one that began before it."""
         if epoch <= self.start.epoch:
             return self.start_update
-        whole_epochs = epoch - self.start.epoch - 1
-        return self.start_update + self._updates_left + whole_epochs * self.updates_per_epoch
-
-    @property
-    def _updates_left(self) -> int:
-        """Updates from ``start_update`` to the end of its epoch."""
-        return max(self.num_images - self.start.samples, 0) // self.global_batch
+        return self.origin + epoch * self.updates_per_epoch
 
 
 @dataclass(frozen=True)

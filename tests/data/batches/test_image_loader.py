@@ -215,8 +215,9 @@ def test_every_image_is_tested_exactly_once(world_size: int, count: int, broken)
     with Prefetcher(2) as prefetcher:
         for rank in range(world_size):
             images = TransformedImages(Numbered(count, broken), Unchanged(), (3, 8, 8), len(broken))
-            options = {"batch_size": 4, "rank": rank, "world_size": world_size}
-            _, share = (list(each_once(images, prefetcher, **options)) for _ in range(2))
+            chunks = [np.arange(rank, count, world_size)]
+            for _ in range(2):
+                share = list(each_once(images, prefetcher, chunks, 4, fills_up=True))
             assert len(share) == -(-len(range(rank, count, world_size)) // 4)
             for batch in share:
                 assert batch.images.shape == (4, 3, 8, 8)
