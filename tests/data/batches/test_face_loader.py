@@ -22,7 +22,6 @@ from data.images.transforms import CHANGES_OF_FACES, Augmentation
 from data.options import FaceDataOptions
 from data.records import record_set
 from data.records.record_set import RecordSet
-from runtime.errors import DataError
 from tests.support.sets import assert_refused, overwrite, pack_set
 
 
@@ -217,16 +216,6 @@ def test_batches_are_those_of_the_plainest_loader(
     assert (images == np.stack(expected)).all() and labels.tolist() == expected_labels
 
 
-def test_classes_in_balance(write_set) -> None:
-    faces = write_set([1, 1, 1, 21])
-    images, labels = load(faces, 18, class_balance=1.0)
-    # Three epochs of 24 images: each class has a quarter of them.
-    counts = np.bincount(labels)
-    assert counts.sum() == 72 and (np.abs(counts - 18) <= 3).all(), counts
-    second, _ = load(faces, 7, start=11, rank=1, world_size=2, batch_size=2, class_balance=1.0)
-    np.testing.assert_array_equal(second.reshape(7, -1), images[44:].reshape(7, 2, -1)[:, 1])
-
-
 def test_images_of_some_classes_come_once_in_order_and_unchanged(write_set, caplog) -> None:
     faces = write_set([3, 4, 5, 6, 7])
     with open_loader(faces, rank=1, world_size=2, cutout=1.0) as loader:
@@ -243,23 +232,6 @@ def test_images_of_some_classes_come_once_in_order_and_unchanged(write_set, capl
             assert sorted(joined(loader.images_of(0, 2))[1].tolist()) == [BROKEN, 0, 1, 1, 1]
     (line,) = (line for line in caplog.messages if "skipped" in line)
     assert re.match(r"skipped a broken record: .*train\.rec: record 2", line)
-
-
-@pytest.mark.parametrize("at", [0, 32], ids=["frame", "image"])
-def test_broken_records_are_replaced_counted_and_named(write_set, caplog, at: int) -> None:
-    faces = write_set([5, 5])
-    for key in (3, 7):
-        overwrite(faces, key, b"junk", at)
-    results = []
-    for threads in (1, 3):
-        caplog.clear()
-        with open_loader(faces, threads=threads, batch_size=5, seed=1) as loader:
-            results.append(joined(islice(loader.batches(), 6))[0])
-        assert sorted(re.findall(r"train\.rec: record (\d)", caplog.text)) == ["3", "7"]
-    assert (results[0] == results[1]).all()
-    assert sorted(numbers(results[0][:10])) == [0, 1, 3, 3, 4, 5, 7, 7, 8, 9]
-    with pytest.raises(DataError, match="2 broken records, more than the 1 of --max-bad-records"):
-        load(faces, 6, max_bad_records=1)
 
 
 @pytest.mark.parametrize("looked_up", [0, 1 << 20], ids=["ranges", "labels"])

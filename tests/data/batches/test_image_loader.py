@@ -19,8 +19,8 @@ from data import worker_threads
 from data.batches.image_loader import BROKEN, ImageLoader, TransformedImages, each_once
 from data.batches.loader import PADDING, Batch, Filling, Prefetcher
 from data.batches.position import EpochPart, EpochPlan, Position, equal_shares
-from data.images.image_set import DrawnImages, ImagesInMemory
-from data.images.transforms import PadCropFlip, RandomResizedCrop, Unchanged
+from data.images.image_set import ImagesInMemory
+from data.images.transforms import Unchanged
 from data.records.recordio import BrokenRecordError
 from data.worker_threads import map_in_order, track
 from runtime.errors import DataError
@@ -187,22 +187,6 @@ def load(
     with ImageLoader(images, **settings, threads=threads) as loader:
         batches = list(islice(loader.batches(start), count))
     return np.stack([b.images for b in batches]), np.stack([b.labels for b in batches])
-
-
-@pytest.mark.parametrize(
-    ("transform", "side", "world_size"), [(PadCropFlip(), 12, 2), (RandomResizedCrop(8), 8, 3)]
-)
-def test_batches_depend_on_seed_and_update_alone(transform, side, world_size: int) -> None:
-    """Not on the number of threads and ranks, nor on where the run started."""
-    dataset = DrawnImages("training", num_classes=5, count=40, shape=(12, 12, 3), seed=1)
-    options: dict[str, Any] = {"transform": transform, "side": side}
-    whole = load(dataset, 3, batch_size=6, threads=1, **options)
-    later = load(dataset, 1, 2, batch_size=6, threads=4, **options)
-    options.update(batch_size=6 // world_size, world_size=world_size)
-    parts = zip(*(load(dataset, 3, rank=rank, **options) for rank in range(world_size)))
-    for part, end, expected in zip(parts, later, whole):
-        np.testing.assert_array_equal(np.concatenate(part, axis=1), expected)
-        np.testing.assert_array_equal(end, expected[2:])
 
 
 @pytest.mark.parametrize(

@@ -193,14 +193,6 @@ def test_other_files_in_the_folder_of_a_set_are_not_touched(name: str, root, tmp
     assert not [*tmp_path.glob(".*.part")]
 
 
-def test_files_that_come_while_another_set_is_drawn_stay(root, monkeypatch) -> None:
-    ensure(root)
-    thesis = root / "thesis.txt"
-    before_step(monkeypatch, "_write_verification", lambda: thesis.write_text("years of work"))
-    assert_refused("thesis.txt is not part of", ensure, root, seed=4)
-    assert thesis.read_text() == "years of work"
-
-
 def test_an_empty_folder_is_filled_through_a_link(tmp_path, monkeypatch) -> None:
     disk, link = tmp_path / "large disk", tmp_path / "synthetic"
     disk.mkdir()

@@ -333,21 +333,3 @@ def test_a_cache_of_other_content_or_length_is_made_again(read, tmp_path) -> Non
                     whole[:-1], whole + bytes(8), whole[1:], header):  # fmt: skip
         cache.write_bytes(content)
         assert [read(), read()] == [True, False], content
-
-
-def test_links_are_neither_followed_nor_a_traceback(read, tmp_path) -> None:
-    """Whoever made the folder may have put links under the names of caches."""
-    (tmp_path / "user").write_bytes(b"precious")
-    for name in ("cache", f".cache.{os.getpid()}.part", ".cache.part"):
-        (tmp_path / name).symlink_to("user")
-    assert [read(), read()] == [True, False]
-    assert (tmp_path / "user").read_bytes() == b"precious"
-    assert not (tmp_path / "cache").is_symlink()
-    for name in ("cache", "source", "absent"):
-        for old in (name, "cache"):
-            (tmp_path / old).unlink(missing_ok=True)
-        (tmp_path / name).symlink_to(name)
-        assert read()
-    path = tmp_path / "no folder" / "cache"
-    array = cached_array(path, [], "<i8", lambda: ARRAY, lambda _: True)
-    assert array is ARRAY
