@@ -75,20 +75,6 @@ def test_images_are_found_whatever_they_are_called(tmp_path, make_image) -> None
     assert found_images == images and len(remarks) == 5
 
 
-def test_a_folder_on_many_paths_is_listed_once(tmp_path) -> None:
-    """Two links in each of 30 folders lead to the next one: on 2^30 paths to the last."""
-    for number in range(30):
-        touch(tmp_path, f"{number:02}/1.png")
-        for name in "ab":
-            (tmp_path / f"{number:02}" / name).symlink_to(f"../{number + 1:02}")
-    (tmp_path / "30").mkdir()
-    images, left_out = identities.list_images(tmp_path / "00")
-    assert sum(images.values(), []) == ["/".join(["a"] * n + ["1.png"]) for n in range(30)]
-    assert {reason for reason, _ in left_out} == {"folders to which several links lead"}
-    assert (len(left_out), left_out[0][1]) == (30, "b")
-    assert find_images(tmp_path)[0] == [f"{number:02}/1.png" for number in range(30)]
-
-
 def test_a_person_with_two_names_is_one(tmp_path) -> None:
     """Also where names are no UTF-8."""
     person, text = os.fsdecode(b"m\xfcller"), os.fsdecode(b"\xea.txt")

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import zlib
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -149,23 +147,6 @@ def before_step(monkeypatch, name: str, action) -> None:
         step(*arguments)
 
     monkeypatch.setattr(face_set, name, do_both)
-
-
-def test_hosts_that_race_without_locks_make_one_set(root, monkeypatch) -> None:
-    """On a network file system whose locks hold for one host alone."""
-    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
-    made: dict[str, tuple[int, int]] = {}
-
-    def be_overtaken() -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "uname", lambda: SimpleNamespace(nodename="other"))
-            face_set.ensure(root, SMALL)
-        made.update(files(root))
-
-    before_step(monkeypatch, "_write_verification", be_overtaken)
-    face_set.ensure(root, SMALL)
-    assert len(made) == 5 and made == files(root)
-    assert sorted(path.name for path in root.parent.iterdir()) == [".synthetic.lock", "synthetic"]
 
 
 @pytest.mark.parametrize("name", ["photos/me.jpg", "train.rec", "link"])
