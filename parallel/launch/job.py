@@ -85,7 +85,7 @@ async def _run(specs: Sequence[ProcessSpec], tolerates: bool) -> int:
         if not stop.done():
             asked_at = loop.time()
             stop.set_result(number)
-        elif loop.time() > asked_at + SAME_REQUEST_SECONDS:
+        elif number != signal.SIGPIPE and loop.time() > asked_at + SAME_REQUEST_SECONDS:
             # The guards end their processes when this one is gone.
             os._exit(_STATUS_OF_SIGNALS + number)
 
