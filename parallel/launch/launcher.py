@@ -93,7 +93,8 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
             meeting = horovod.rendezvous(own, options.interface, addresses)
             more = loopback_variables() if is_loopback(own) else {}
             variables = [{**one, **more} for one in stack.enter_context(meeting)]
-        specs = _specs(options, serve, scheduler, servers, workers.logins, address_of, variables)
+        processes = list(zip(workers.logins, variables))
+        specs = _specs(options, serve, scheduler, servers, processes, address_of)
         return job.run(specs, tolerates=options.tolerate_workers)
 
 
@@ -232,9 +233,8 @@ def _specs(
     serve: Sequence[str],
     scheduler: Assignment,
     servers: Sequence[str],
-    workers: Sequence[str],
+    workers: Sequence[tuple[str, Mapping[str, str]]],
     address_of: Mapping[str, str],
-    variables: Sequence[Mapping[str, str]],
 ) -> list[ProcessSpec]:
     """Return scheduler, servers and workers.
 
@@ -243,11 +243,10 @@ def _specs(
         serve: the command of scheduler and servers.
         scheduler: the assignment of the scheduler, which runs on this machine.
         servers: where each server logs in.
-        workers: where each worker logs in.
+        workers: where each worker logs in, and more environment variables of it.
         address_of: the address of each of these hosts on the job's interface.
-        variables: more environment variables of each worker.
     """
-    addresses = [address_of[host] for host in workers]
+    addresses = [address_of[host] for host, _ in workers]
     specs = []
 
     def add(own: Assignment, number: int, host: str, more: Mapping[str, str]) -> None:
@@ -261,8 +260,8 @@ def _specs(
     add(scheduler, 0, scheduler.node_host, {})
     for number, host in enumerate(servers):
         add(replace(scheduler, role=SERVER, node_host=address_of[host]), number, host, {})
-    for number, (host, address) in enumerate(zip(workers, addresses)):
-        local = addresses[:number].count(address)
-        own = replace(scheduler, role=WORKER, node_host=address, worker=number, local_worker=local)
-        add(own, number, host, variables[number])
+    for number, (host, variables) in enumerate(workers):
+        local = addresses[:number].count(addresses[number])
+        own = replace(scheduler, role=WORKER, node_host=addresses[number], local_worker=local)
+        add(replace(own, worker=number), number, host, variables)
     return specs

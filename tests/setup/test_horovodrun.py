@@ -109,13 +109,11 @@ def test_ranks_are_words_and_variables_of_this_process(horovodrun, monkeypatch, 
 
 def test_lists_of_hosts_mean_what_they_mean_to_mpirun(horovodrun, tmp_path) -> None:
     file = tmp_path / "hosts"
-    for data in (b"ip1 slots=2\r\nip2 slots=1\r\n", b"ip1\nip2 # slow\n\nip1\n"):
-        file.write_bytes(data)
-        found = started(horovodrun, "-np", "3", "--hostfile", str(file), "true")
-        assert (found.hosts, found.hostfile) == ("ip1:2,ip2:1", None)
-    found = started(horovodrun, "-np", "3", "-H", " ip1:1, ip2 ,ip1,", "q")
-    # A home, in which the cache would be, may be missing; and what was found there may be old.
-    assert found.hosts == "ip1:2,ip2:1" and found.disable_cache
+    file.write_bytes(b"ip1\nip2 # slow\r\n\nip1\n")
+    for option in (f"--hostfile {file}", "-H ip1:1,ip2,ip1,"):
+        found = started(horovodrun, *f"-np 3 {option} true".split())
+        # A home, in which the cache would be, may be missing; and what was found there may be old.
+        assert (found.hosts, found.hostfile, found.disable_cache) == ("ip1:2,ip2:1", None, True)
     # With abbreviations, --network would be an ambiguous option of Horovod.
     found = started(horovodrun, *"-np 2 echo --network r50 --check --config-file x".split())
     assert (found.hosts, found.num_proc) == (None, 2)
