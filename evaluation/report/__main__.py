@@ -21,7 +21,6 @@ import numpy as np
 
 from evaluation.files import writing
 from evaluation.report import elements, figures
-from evaluation.report.elements import Strong
 from evaluation.report.run_files import REPORT, Record, RunFiles, number, read
 from evaluation.verification.curves import area_under, equal_error_rate
 from runtime.command_line import Parser
@@ -162,10 +161,8 @@ def _accuracy_rows(runs: Sequence[RunFiles]) -> list[list[str]]:
     for name in dict.fromkeys(name for run in runs for name in run.targets):
         found = [run.targets.get(name, ()) for run in runs]
         lasts = [records[-1] if records else {} for records in found]
-        accuracies = [figures.accuracy(last) for last in lasts]
-        largest = max((one.value for one in accuracies if math.isfinite(one.value)), default=0.0)
-        shown = [Strong(one) if one.value == largest else str(one) for one in accuracies]
-        rows.append([f"accuracy {name}, 95 % interval", *shown])
+        accuracies = [str(figures.accuracy(last)) for last in lasts]
+        rows.append([f"accuracy {name}, 95 % interval", *accuracies])
         rows.append([f"best accuracy {name}", *map(_best, found)])
         rows.append([f"TAR@FAR {name}", *map(_tar_at_far, lasts)])
         scores = [run.scores.get(name) for run in runs]

@@ -96,27 +96,16 @@ def bar(shares: Mapping[str, float]) -> str:
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return a table, which scrolls by itself where it is too wide; nothing without rows.
-
-    ``Strong`` cells are in bold.
-    """
+    """Return a table, which scrolls by itself where it is too wide; nothing without rows."""
     if not rows:
         return ""
     head = "".join(f"<th>{text(title)}</th>" for title in titles)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    lines = ("".join(f"<td>{text(cell)}</td>" for cell in row) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
     return (
         f'<div class="card scroll"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
-
-
-class Strong(str):
-    """Text in bold."""
-
-
-def _cell(value: Any) -> str:
-    shown = text(value)
-    return f"<td>{f'<strong>{shown}</strong>' if isinstance(value, Strong) else shown}</td>"
 
 
 def values(chosen: Mapping[str, Any]) -> str:

@@ -20,12 +20,10 @@ from evaluation.report.run_files import VALIDATION, Record, RunFiles, column, nu
 from evaluation.verification.curves import FOLDS, Curve, roc
 from runtime.stopwatch import PARTS
 
-REST = "rest"
 # Quantiles for 95 %: of the normal distribution, and of Student's t with FOLDS - 1 degrees.
 _NORMAL, _STUDENT = 1.960, 2.262
 assert FOLDS == 10
 _UPDATE = "update"
-_FOLDS_NOTE = "Bands: 95 % intervals of the mean over ten folds."
 
 
 class Interval(NamedTuple):
@@ -49,24 +47,20 @@ def accuracy(record: Record) -> Interval:
     value, deviation, total = (number(record, name) for name in names)
     if not 0 <= value <= 1:
         return Interval(math.nan, math.nan, math.nan)
-    if total > 0:
-        return _wilson(value, total)
     # The deviation that is written has the divisor FOLDS.
-    half = _STUDENT * deviation / math.sqrt(FOLDS - 1)
-    return Interval(value, max(value - half, 0.0), min(value + half, 1.0))
+    center, half = value, _STUDENT * deviation / math.sqrt(FOLDS - 1)
+    if total > 0:
+        square = _NORMAL**2 / total
+        center = (value + square / 2) / (1 + square)
+        variance = value * (1 - value) / total + square / total / 4
+        half = _NORMAL * math.sqrt(variance) / (1 + square)
+    return Interval(value, max(center - half, 0.0), min(center + half, 1.0))
 
 
 def best(records: Sequence[Record]) -> Optional[Record]:
     """Return the record of the largest accuracy; None if no accuracy is a number."""
     known = [record for record in records if math.isfinite(number(record, "accuracy"))]
     return max(known, key=lambda record: float(record["accuracy"]), default=None)
-
-
-def _wilson(share: float, count: float) -> Interval:
-    square = _NORMAL**2 / count
-    center = (share + square / 2) / (1 + square)
-    half = _NORMAL * math.sqrt(share * (1 - share) / count + square / count / 4) / (1 + square)
-    return Interval(share, center - half, center + half)
 
 
 def curve_of(scores: Numbers) -> Curve:
@@ -90,7 +84,7 @@ def time_shares(run: RunFiles) -> dict[str, float]:
         for part in PARTS
     }
     found = {part: share for part, share in found.items() if share > 0}
-    return {**found, REST: max(0.0, 1 - sum(found.values()))}
+    return {**found, "rest": max(0.0, 1 - sum(found.values()))}
 
 
 def images_per_second(run: RunFiles) -> float:
@@ -142,7 +136,8 @@ def of_accuracy(runs: Sequence[RunFiles]) -> list[str]:
     for index, (name, curves) in enumerate(_charts(runs, [run.targets for run in runs])):
         is_validation = name == VALIDATION
         title = "Validation" if is_validation else f"Verification of {name}"
-        note = "Bands: 95 % intervals (Wilson)." if is_validation else _FOLDS_NOTE
+        kind = "Wilson" if is_validation else "Student's t over ten folds"
+        note = f"Bands: 95 % intervals ({kind})."
         shown = [_series(*curve, "accuracy") for curve in curves]
         losses = [_series(*curve, "loss") for curve in curves]
         if is_validation and len(runs) == 1:

@@ -6,7 +6,6 @@ import base64
 import json
 import math
 import re
-import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -42,11 +41,9 @@ def run(tmp_path: Path) -> Path:
     return write_faces(tmp_path / "run")
 
 
-def test_a_copy_of_the_folder_says_the_same(run: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(run, tmp_path / "elsewhere" / "run"))
-    shutil.rmtree(run)
-    found = read(copy)
-    assert found.name == "run" and found.config["loss"] == "arcface"
+def test_a_copy_of_the_folder_says_the_same(run: Path) -> None:
+    found = read(run.rename(run.parent / "copy"))
+    assert found.name == "copy" and found.config["loss"] == "arcface"
     assert [record["update"] for record in found.training] == list(range(20, 2001, 20))
     assert [record["update"] for record in found.targets["unseen"]] == [400, 800, 1200, 1600, 2000]
     assert found.scores["unseen"].shape == (made_up_runs.PAIRS, 2)
@@ -145,8 +142,6 @@ def test_what_scores_say() -> None:
     svg = base64.b64decode(re.findall(r'base64,([^"]*)', roc)[0])
     assert b">0.1</text>" in svg and b">0.01</text>" not in svg
     assert re.findall(r"background:(.*?)\"></span>(\w+)</li>", roc) == [(COLORS[0], "run")]
-    few = np.array([[0.9, 1], [0.1, 0]])
-    assert area_under(figures.curve_of(few)) == 1
 
 
 def test_times_of_a_run(tmp_path: Path) -> None:
@@ -169,11 +164,6 @@ def test_times_of_a_run(tmp_path: Path) -> None:
     for made, begun, expected in ((training, parts, 30), (training, [], 910), ([], [], None)):
         run = replace(run, training=made, parts=begun)
         assert figures.duration(run) == (expected and timedelta(seconds=expected))
-
-
-def series(count: int, label: str = "a", place: int = 0) -> Series:
-    x = np.arange(1.0, count + 1)
-    return Series(label, place, x, 1 / x)
 
 
 def drawn(svg: bytes, *style: str) -> list[np.ndarray]:
@@ -210,12 +200,12 @@ def test_lines_are_where_their_numbers_are() -> None:
 
 
 def test_a_long_run_has_as_many_points_as_can_be_seen() -> None:
-    """Of 100,000 reports; each point is the mean of those that it stands for."""
-    assert len(charts.lines("loss", [series(100_000)])) < 80_000
+    """Each is the mean of those that it stands for."""
     thinned = charts._thinned(np.arange(100_001.0))
     assert len(thinned) == 398 and thinned[-1] == np.arange(99_750, 100_001).mean()
     for count in (0, 1, 20):
-        assert b"<svg" in charts.lines("loss", [series(count)], from_zero=True)
+        one = Series("a", 0, *np.ones((2, count)))
+        assert b"<svg" in charts.lines("loss", [one], from_zero=True)
 
 
 def check(html: str) -> Any:
@@ -225,46 +215,43 @@ def check(html: str) -> Any:
     """
     root = ElementTree.fromstring(re.sub(r"(<(meta|img)\b[^>]*)>", r"\1/>", html))
     elements = [(one.tag, one.attrib) for one in root.iter()]
-    kinds = {tag for tag, _ in elements}
-    assert not kinds & {"script", "link", "iframe", "object", "base", "form", "a"}
+    assert not {tag for tag, _ in elements} & {"script", "link", "iframe", "object", "base", "form"}
     names = [attributes["id"] for _, attributes in elements if "id" in attributes]
     assert len(names) == len(set(names))
     for tag, attributes in elements:
-        assert not [name for name in attributes if name.startswith("on")], (tag, attributes)
-        for name in ("src", "href", "srcset", "action"):
-            value = attributes.get(name) or "#"
-            assert value.startswith(("#", "data:image/")), (tag, value)
-    policy = next(a["content"] for _, a in elements if a.get("http-equiv"))
-    assert policy.startswith("default-src 'none'")
-    assert "base-uri 'none'" in policy and "form-action 'none'" in policy
-    styles = "".join(re.findall(r"<style>(.*?)</style>", html, re.DOTALL))
-    assert not re.search(r"@import|url\((?!#)", html) and not re.search("https?:", html)
-    assert set(re.findall(r"var\((--\w+)\)", html)) <= set(re.findall(r"(--\w+):", styles))
+        assert not [name for name in attributes if name.startswith("on") or name == "href"], tag
+        assert attributes.get("src", "data:image/").startswith("data:image/"), (tag, attributes)
+    (policy,) = (a["content"] for _, a in elements if a.get("http-equiv"))
+    for said in ("default-src 'none'", "base-uri 'none'", "form-action 'none'"):
+        assert said in policy
+    assert not re.search(r"@import|url\(|https?:", html)
+    assert set(re.findall(r"var\((--\w+)\)", html)) <= set(re.findall(r"(--\w+):", html))
     for style in root.iter("style"):
         style.clear()
     figures = " ".join(attributes["id"] for tag, attributes in elements if tag == "figure")
     return SimpleNamespace(elements=elements, text="".join(root.itertext()), figures=figures)
 
 
-def test_the_report_of_a_face_run_has_everything(tmp_path: Path) -> None:
-    page = check(write_page([read(write_faces(tmp_path / "run", targets=("a", "b")))]))
-    assert page.figures == (
-        "accuracy-0 accuracy-1 roc-0 scores-0 roc-1 scores-1 loss learning-rate throughput samples"
-    )
-    assert sum(tag == "img" for tag, _ in page.elements) == 10
-    for said in (
-        *("0.9545", "backbone 70.0%", "host1", "host2", "a processor", "margins", "1.0,0.5,0.0"),
-        *("python train.py --dataset synthetic", "area under ROC"),
-        *("TAR@FAR", "where the run went on", "numpy 1", "2023-11-14T22:13:20 UTC"),
-    ):
-        assert said in page.text, said
-
-
-def test_the_report_of_a_classifier_without_the_folder_report(tmp_path: Path) -> None:
-    page = check(write_page([read(write_images(tmp_path / "run"))]))
-    assert page.figures == "accuracy-0 validation-loss loss learning-rate throughput"
-    assert "0.8000 [0.7741, 0.8236]" in page.text and "TAR@FAR" not in page.text
-    assert "loss of the last report0.5000" in page.text
+@pytest.mark.parametrize(("write", "figures", "texts"), [
+    (
+        lambda folder: write_faces(folder, targets=("a", "b")),
+        "accuracy-0 accuracy-1 roc-0 scores-0 roc-1 scores-1 loss learning-rate throughput samples",
+        ["0.9545", "backbone 70.0%", "host1", "host2", "a processor", "margins", "1.0,0.5,0.0",
+         "python train.py --dataset synthetic", "area under ROC", "numpy 1", "TAR@FAR",
+         "where the run went on", "2023-11-14T22:13:20 UTC"],
+    ),
+    (
+        write_images,
+        "accuracy-0 validation-loss loss learning-rate throughput",
+        ["0.8000 [0.7741, 0.8236]", "loss of the last report0.5000"],
+    ),
+], ids=["faces", "images"])  # fmt: skip
+def test_the_report_of_a_run_has_everything(tmp_path: Path, write, figures, texts) -> None:
+    page = check(write_page([read(write(tmp_path / "run"))]))
+    assert page.figures == figures
+    assert sum(tag == "img" for tag, _ in page.elements) == len(figures.split())
+    assert not [said for said in texts if said not in page.text]
+    assert ("TAR@FAR" in page.text) == ("roc-0" in figures)
 
 
 def test_nothing_in_a_run_becomes_a_tag(tmp_path: Path) -> None:
@@ -303,11 +290,9 @@ def test_numbers_that_are_none_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_comparison_has_curves_differences_and_final_figures(tmp_path: Path) -> None:
-    runs = [
-        read(write_faces(tmp_path / "one", targets=("lfw",))),
-        read(write_faces(tmp_path / "two", targets=("lfw", "cfp"), lr=0.25, extra=1)),
-    ]
-    html = write_page(runs)
+    write_faces(tmp_path / "one", targets=("lfw",))
+    write_faces(tmp_path / "two", targets=("lfw", "cfp"), lr=0.25, extra=1)
+    html = write_page([read(tmp_path / name) for name in ("one", "two")])
     page = check(html)
     assert "<title>one · two</title>" in html and "2 runs" in page.text
     assert page.figures == "accuracy-0 accuracy-1 roc-0 roc-1 loss learning-rate throughput"
@@ -326,11 +311,10 @@ def test_one_page_of_several_runs_and_mistakes(run: Path, monkeypatch, capsys) -
     write_images(Path("b"))
     report.main(["run", "b"])
     assert capsys.readouterr().out == "comparison.html\n"
-    page = Path("comparison.html").read_text(encoding="utf-8")
-    assert "Comparison of runs" in page and "image/svg" in page
+    assert "Comparison of runs" in Path("comparison.html").read_text(encoding="utf-8")
     check_refusal(report.main, ["."], "no folder of a run")
-    words = ["run", "--out", "missing/a.html"]
-    check_refusal(report.main, words, "missing/a.html cannot be written: .* with --out")
+    message = "missing/a.html cannot be written: .* with --out"
+    check_refusal(report.main, ["run", "--out", "missing/a.html"], message)
     check_refusal(report.main, [], "RUN")
     monkeypatch.setattr(report, "find_spec", lambda name: None)
     check_refusal(report.main, ["run"], "needs matplotlib, .* requirements.txt")
