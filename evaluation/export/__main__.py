@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.export import arcface_torch
-from evaluation.export.graph import IR_VERSION, OPSET, Form, to_onnx
+from evaluation.export.graph import DESCRIPTION, IR_VERSION, OPSET, Form, to_onnx
 from evaluation.export.writer import HALF, SINGLE
 from evaluation.features import Features, Images, check_finite
 from evaluation.files import check_output, writing
@@ -46,11 +46,6 @@ if TYPE_CHECKING:
 LIMITS = {SINGLE: 1e-4, HALF: 3e-2}
 """The largest relative difference to MXNet that is not refused."""
 _IMAGES = 7
-# Where a run is on a machine is nothing about its network; of paths the last part is shown.
-_PRIVATE = frozenset(
-    "models_root resume keep frequent threads stall_timeout val_targets debug rec_val config "
-    "dry_run".split()
-)
 # Escape text of a run, so that it does not become a cell, a link or HTML.
 _MARKUP = str.maketrans({"|": "\\|", "[": "\\[", "<": "&lt;"})
 _OF_ONNX = ("dtype", "batch_size", "input", "limit")
@@ -119,7 +114,7 @@ def _write_onnx(options: argparse.Namespace) -> None:
     for one in (path, card):
         check_output(one, "--output", files_of(options.model))
     form = Form(options.dtype or SINGLE, options.batch_size, options.input == "uint8")
-    model: bytes = to_onnx(found, form, _description(found)).SerializeToString()
+    model: bytes = to_onnx(found, form).SerializeToString()
     limit = LIMITS[form.dtype] if options.limit is None else options.limit
     difference = _checked(model, found, form, limit, path)
     facts = _facts(found, form, difference)
@@ -169,12 +164,6 @@ def _read_torch(path: Path, prefix: Path) -> None:
     print_line(f"{prefix}-symbol.json, {prefix}-0000.params: an iResNet of {units} units")
 
 
-def _description(found: Checkpoint) -> str:
-    channels, height, width = found.image_shape
-    order = "RGB" if channels == 3 else f"{channels} channels"
-    return f"Pixels 0 to 255 ({order}), {height} x {width}; the network normalizes them itself."
-
-
 def _checked(model: bytes, found: Checkpoint, form: Form, limit: float, path: Path) -> float:
     """Return the largest relative difference to MXNet, if it is within the limit.
 
@@ -222,7 +211,7 @@ def _facts(found: Checkpoint, form: Form, difference: float) -> dict[str, str]:
     input_type = "uint8" if form.takes_bytes else SINGLE
     is_classifier = not found.output.startswith("fc1")
     return {
-        "input": f"`data`, {input_type}, {batch} x {shape}. {_description(found)}",
+        "input": f"`data`, {input_type}, {batch} x {shape}. {DESCRIPTION}",
         "output": f"`{found.output}`, float32, {batch} x {outputs}",
         "classes" if is_classifier else "embedding": f"{outputs:,}",
         "parameters": f"{found.parameter_count():,}",
@@ -259,7 +248,7 @@ def write_card(name: str, facts: Mapping[str, str], folder: Path) -> str:
     options = [
         (name, _said(value))
         for name, value in sorted(run.config.items())
-        if name not in _PRIVATE and value not in (None, "", [], False)
+        if value not in (None, "", [], False)
     ]
     rows = [
         (target, *_accuracy(records[-1]), *_accuracy(best))

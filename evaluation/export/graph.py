@@ -40,10 +40,9 @@ INPUT = "data"
 _CLIENTS = ("_minus", "_mul")
 # What gives whole pixels exactly again.
 _NEUTRAL = (("Sub", 127.5), ("Mul", 2.0), ("Add", 255.0), ("Mul", 0.5))
+DESCRIPTION = "Pixels 0 to 255, three channels as RGB; the network normalizes them itself."
 # The name by which InsightFace's torch2onnx.py makes a batch of any size.
 _ANY_BATCH = "None"
-# They give what they get, a Dropout in inference. What is float16 is decided here, not by a Cast.
-_SAME = frozenset("BlockGrad Cast Dropout _copy".split())
 # Sums over many elements, and powers.
 _WIDE = frozenset(
     """
@@ -54,7 +53,7 @@ _WIDE = frozenset(
 _SCALING = frozenset("_image_normalize _plus_scalar _minus_scalar _mul_scalar _div_scalar".split())
 _PRODUCTS = frozenset(("broadcast_mul", "elemwise_mul"))
 _TRANSLATIONS = {**LAYERS, **TENSORS}
-TRANSLATED = frozenset((*_TRANSLATIONS, *_SAME, "null"))
+TRANSLATED = frozenset((*_TRANSLATIONS, "null"))
 """The operators that are translated."""
 
 
@@ -73,18 +72,17 @@ class Form:
     takes_bytes: bool = False
 
 
-def to_onnx(found: Checkpoint, form: Form, description: str) -> Any:
+def to_onnx(found: Checkpoint, form: Form) -> Any:
     """Return an ``onnx.ModelProto``, which ONNX's own checker has accepted.
 
     Args:
         found: the network, from ``data`` to one output.
         form: how it is exported.
-        description: what the file says of itself.
 
     Raises:
         DataError: an operator has no translation, or a parameter is beyond float16.
     """
-    return _Translation(found, form).model(description)
+    return _Translation(found, form).model()
 
 
 class _Translation:
@@ -102,7 +100,7 @@ class _Translation:
         # Pixels as they are, and scaled.
         self._pixels: set[str] = set()
 
-    def model(self, description: str) -> Any:
+    def model(self) -> Any:
         """Translate all nodes; return them and the constants that they read as a checked model."""
         (first,) = (n for n, node in enumerate(self._nodes) if node["name"] == INPUT)
         self._values[first] = [self._input()]
@@ -129,7 +127,7 @@ class _Translation:
             opset_imports=[helper.make_opsetid("", OPSET)],
             ir_version=IR_VERSION,
             producer_name="face-training-toolkit",
-            doc_string=description,
+            doc_string=DESCRIPTION,
         )
         onnx.checker.check_model(model)
         return model
@@ -156,8 +154,6 @@ class _Translation:
         try:
             if attributes.get("mode") == "always":
                 raise UnknownOperatorError("drops elements in inference, too")
-            if kind in _SAME:
-                return [inputs[0].name]
             if kind not in _TRANSLATIONS:
                 raise UnknownOperatorError("has no translation")
             values = _TRANSLATIONS[kind](op)

@@ -99,7 +99,7 @@ def serve(answer: Answer) -> None:
     for line in sys.stdin.buffer:
         header = json.loads(line)
         content = sys.stdin.buffer.read(header["bytes"])
-        _limit(header["memory"])
+        limit(header["memory"])
         replies.write(json.dumps(_try(answer, header, content)).encode() + b"\n")
         signal.alarm(0)
 
@@ -116,14 +116,10 @@ def _try(answer: Answer, header: dict[str, Any], content: bytes) -> Optional[str
     return None
 
 
-def allow(header: dict[str, Any], images: int) -> None:
-    """Let a network take what a batch of so many images needs, from here on."""
+def limit(memory: int, images: int = 1) -> None:
+    """Limit what this process may take from here on, for a network and a batch of images."""
     images = min(max(images, 1), _MAX_IMAGES)
-    _limit(header["memory"] + (images - 1) * _IMAGE_BYTES, images)
-
-
-def _limit(memory: int, images: int = 1) -> None:
-    """Limit what this process may take from here on."""
+    memory += (images - 1) * _IMAGE_BYTES
     signal.alarm(WALL_SECONDS)
     used = resource.getrusage(resource.RUSAGE_SELF)
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
