@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,17 +20,6 @@ from runtime.mxnet import mx
 from tests.support.thread_world import ThreadWorld, run_ranks
 
 pytestmark = pytest.mark.documents
-
-
-def test_a_sample_is_the_softmax_with_another_margin() -> None:
-    # The target and 99 others, in which each of the four cosines is as often as in the sample.
-    cosines = np.array([[0.9, *np.tile(np.linspace(0.2, -0.2, 4), 25)[:99]]])
-    kept = np.zeros(100)
-    kept[[0, 41, 42, 43, 44]] = 1
-    smaller = sampling.MARGIN - math.log(99 / 4) / sampling.SCALE
-    few, _ = sampling.loss_and_gradient(cosines, sampling.MARGIN, kept)
-    all_of_them, _ = sampling.loss_and_gradient(cosines, smaller, np.ones(100))
-    assert few == pytest.approx(all_of_them, rel=0.01)
 
 
 def test_gradients_of_the_sampling_program() -> None:

@@ -9,7 +9,6 @@ import numpy as np
 from backbones.checkpoint import Checkpoint
 from backbones.network import initial_weights
 from evaluation.export.graph import Form, to_onnx
-from evaluation.network import OnnxNetwork
 from runtime.mxnet import mx
 
 
@@ -47,12 +46,10 @@ def calibrated(found: Checkpoint, images: np.ndarray, passes: int = 20) -> Check
 
 
 def exported(found: Checkpoint, form: Form = Form()) -> Any:  # noqa: B008 (it is frozen)
-    return to_onnx(found, form, "a test's")
+    return to_onnx(found, form)
 
 
 def by_mxnet(found: Checkpoint, images: np.ndarray) -> np.ndarray:
-    return found.network()(mx.nd.array(images)).asnumpy()
-
-
-def by_onnx(model: Any, images: np.ndarray) -> np.ndarray:
-    return OnnxNetwork(model.SerializeToString()).extract(images)
+    network = found.network()
+    network.hybridize()
+    return network(mx.nd.array(images)).asnumpy()

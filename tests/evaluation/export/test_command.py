@@ -10,7 +10,6 @@ import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -33,9 +32,11 @@ from runtime.errors import DataError
 from runtime.untrusted.parameter_file import write_parameters
 from tests.evaluation.export.onnx_networks import by_mxnet, drawn
 from tests.evaluation.support import check_refusal, export_network
+from tests.support import made_up_runs
 from tests.support.launch import ROOT
 from tests.support.sets import assert_refused, contents
 
+COUNT = "bn1.num_batches_tracked"
 WORDS = ["--model", "model,0"]
 WEIGHTS = {"b": np.ones(2, np.float32), "a": np.zeros((1, 2), np.float32)}
 # Environments with PyTorch: `PYTORCH=1 make bench` makes one.
@@ -44,16 +45,11 @@ ENVIRONMENTS = [one / ".venv-bench" for one in (ROOT, (ROOT / ".venv").resolve()
 NAMES = {
     "bn1.bias": "bn0_beta", "prelu.weight": "relu0_gamma",
     "layer2.0.bn1.running_mean": "stage2_unit1_bn1_moving_mean",
-    "layer2.1.conv1.weight": "stage2_unit2_conv1_weight",
     "layer4.0.prelu.weight": "stage4_unit1_relu1_gamma",
     "layer4.1.conv2.weight": "stage4_unit2_conv2_weight",
-    "layer1.1.bn3.weight": "stage1_unit2_bn3_gamma",
     "layer3.0.downsample.0.weight": "stage3_unit1_conv1sc_weight",
-    "bn2.bias": "bn1_beta", "fc.weight": "pre_fc1_weight", "fc.bias": "pre_fc1_bias",
-    "features.bias": "fc1_beta",
+    "bn2.bias": "bn1_beta", "fc.bias": "pre_fc1_bias", "features.bias": "fc1_beta",
 }  # fmt: skip
-FIRST = "conv1.weight bn1.weight bn1.bias bn1.running_mean bn1.running_var bn1.num_batches_tracked"
-NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +78,8 @@ def test_model_and_card(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("model.onnx: 3 x 112 x 112 to fc1_output, float32, opset 13; ")
     assert second == "model.md: the model card"
-    file, weights = (
-        sha256(Path("model.onnx").read_bytes()),
-        weights_hash(read_checkpoint("model", 0).weights),
-    )
-    assert f"SHA-256 `{file.hexdigest()}`" in card and f"`{weights}`" in card
+    weights, digest = read_checkpoint("model", 0).weights, sha256(Path("model.onnx").read_bytes())
+    assert f"SHA-256 `{digest.hexdigest()}`" in card and f"`{weights_hash(weights)}`" in card
     assert "| Python | 3." in card and "| numpy | 1." in card
 
 
@@ -127,10 +120,8 @@ def test_a_wrong_translation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         ("--model model", "'model' is not PREFIX,EPOCH"),
         ("model.pt --simplify True", "^--simplify is not an option here: leave it out"),
         ("--model m,0 --format torch --dtype float16", "--dtype: --format torch"),
-        ("--model m,0 --format torch --batch-size 1", "--batch-size: --format t"),
         ("--from-torch model.pt", "--from-torch needs --output PREFIX"),
         ("--from-torch a.pt --output x --format onnx", "--format: --from-torch does not obey it"),
-        ("--from-torch a.pt --output x --image-size 9 9", "--image-size: --from-torch does not"),
         ("--from-torch a.pt --output x --limit 1", "--limit: --from-torch does not obey it"),
         ("--model model,7", "does not exist"),
         ("--model model,0 --output net.md", "net.md is the name of the model card"),
@@ -138,7 +129,6 @@ def test_a_wrong_translation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
          "cannot be written: .*; choose another folder with --o"),
         ("--model model,0 --output model-0000.params", "0000.params would replace what this"),
         ("--model model,0 --format torch --output model-0000.params", "0000.params would replace"),
-        ("--model model,0 --output model-symbol.json", "model-symbol.json would replace what this"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(words: str, message: str) -> None:
@@ -154,12 +144,6 @@ def test_the_difference_is_relative_to_the_largest_element_of_its_image() -> Non
     assert relative_difference(expected[1:], found[1:]) == pytest.approx(0.01)
     for wrong in (np.nan, np.inf):
         assert not relative_difference(expected, expected + wrong) < 1e9
-
-
-def card_of(folder: Path, config: str = "{}", metrics: str = "") -> str:
-    (folder / "config.json").write_text(config)
-    (folder / "metrics.jsonl").write_text(metrics)
-    return write_card("net", {"input": "x | y"}, folder)
 
 
 def test_the_hash_is_of_names_shapes_and_values() -> None:
@@ -182,23 +166,16 @@ def test_options_of_the_run_but_not_where_it_was_and_no_markup(tmp_path: Path) -
         records.append({"update": update, "target": "a|<b>", "accuracy": accuracy})
     for value in (None, "0.9", [0.9], True, 10**400):
         records.append({"update": 300, "target": f"no {value}", "accuracy": value})
-    metrics = "".join(f"{json.dumps(record)}\n" for record in records)
-    card = card_of(tmp_path, json.dumps(config), metrics)
+    made_up_runs.write(tmp_path, records, config)
+    card = write_card("net", {"input": "x | y"}, tmp_path)
     # A line in a cell would end it.
     for said in ("lr_steps | 10,20", "optimizer | sgd", "rec | a,c", "lr | 0.1", "input | x \\| y",
                  "a\\|&lt;b> | 0.9600 | 300 | 0.9700 | 200"):  # fmt: skip
         assert f"| {said} |" in card
-    for left_out in ("secret", "resume", "dataset", "mixup", "sync_bn", "/data", "<img", "\n# y"):
+    for left_out in ("dataset", "mixup", "sync_bn", "/data", "<img", "\n# y"):
         assert left_out not in card
     assert "&lt;img src=x onerror=alert(1)>" in card and "| \\[x](javascript:alert)\\n# y |" in card
     assert card.startswith("# net\n") and "no " not in card
-
-
-@pytest.mark.parametrize("files", [{"config": "[]"}, {"metrics": '{"target": "lfw"}\n'}])
-def test_a_damaged_file_is_named(tmp_path: Path, files: Any) -> None:
-    (name,) = files
-    message = f"{name}.json.* is damaged, and what is written from it wo.*; copy it again, or move"
-    assert_refused(message, card_of, tmp_path, **files)
 
 
 @pytest.fixture(scope="module")
@@ -227,13 +204,13 @@ def assert_equal(found: np.ndarray, expected: np.ndarray) -> None:
 
 def test_names_and_shapes_are_those_of_arcface_torch(ours: Checkpoint, tensors: Tensors) -> None:
     names = list(to_torch(ours, ""))
-    assert names[:7] == [*FIRST.split(), "prelu.weight"]
-    assert names[-7:] == ["fc.weight", "fc.bias", *(f"features.{one}" for one in NORM)]
+    assert names[:2] == ["conv1.weight", "bn1.weight"] and names[5:7] == [COUNT, "prelu.weight"]
+    assert names[-7:-4] == ["fc.weight", "fc.bias", "features.weight"]
     assert set(names) == set(tensors) and "layer2.1.downsample.0.weight" not in names
     for there, here in NAMES.items():
         np.testing.assert_array_equal(tensors[there], ours.weights[here], there)
     assert tensors["features.weight"].tolist() == [1.0] * 8
-    count = tensors["bn1.num_batches_tracked"]
+    count = tensors[COUNT]
     assert count.shape == () and count.dtype == np.int64 and tensors["fc.bias"].dtype == "f4"
     # The tensors of iresnet100: five of each norm, one of a convolution or PReLU, two of fc.
     assert len(table((3, 13, 30, 3))) == 1 + 5 + 1 + 49 * (5 * 3 + 3) + 4 * 6 + 5 + 2 + 5
@@ -276,16 +253,16 @@ def test_pytorch_computes_the_same(ours: Checkpoint, tmp_path: Path) -> None:
     assert_equal(np.load(files[1]), by_mxnet(ours, images))
 
 
-class Tensor(SimpleNamespace):
-    def float(self) -> Tensor:
-        return Tensor(array=self.array.astype(np.float32))
+class Tensor(np.ndarray):
+    def float(self) -> np.ndarray:
+        return self.astype(np.float32)
 
     def numpy(self) -> np.ndarray:
-        return self.array
+        return self
 
 
 def test_a_stand_in_for_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = Mock(save=pickle.dump, from_numpy=lambda array: Tensor(array=array))
+    torch = Mock(save=pickle.dump, from_numpy=lambda array: array.view(Tensor))
     torch.load.side_effect = lambda file, **_: pickle.load(file)
     monkeypatch.setitem(sys.modules, "torch", torch)
     small: Tensors = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(7)}
@@ -319,29 +296,17 @@ def test_without_pytorch_its_files_are_one_line(prefix: Path, tmp_path: Path, mo
     assert path.read_bytes() == b"cos\nsystem\n"
 
 
-def header(dtype: str, end: int = 24, name: str = "a", shape: tuple[int, int] = (2, 3)) -> bytes:
-    text = json.dumps({name: {"dtype": dtype, "shape": shape, "data_offsets": [0, end]}}).encode()
+def header(dtype: str, end: int = 24, name: str = "a") -> bytes:
+    text = json.dumps({name: {"dtype": dtype, "shape": [2, 3], "data_offsets": [0, end]}}).encode()
     return len(text).to_bytes(8, "little") + text + bytes(24)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"", b"\x80\x02}q\0.", (1 << 40).to_bytes(8, "little") + b"{}", header("F32")[:-1],
-        header("F32", 1 << 50), header("F32", shape=(1 << 40, 1 << 40)), header("F128"),
-        header("BF16", shape=(3, 4)), header("F9", name="\n\x1b[2J"),
-    ],
-)  # fmt: skip
-def test_headers_that_lie_are_one_line(tmp_path: Path, content: bytes) -> None:
-    check_damaged(tmp_path / "m.safetensors", content)
-
-
-def test_files_that_are_missing_or_too_large(tmp_path: Path) -> None:
-    message = "is no state dict that can be read .*No such file|File name too"
+def test_headers_that_lie_and_files_that_are_missing_or_too_large(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    for content in (b"", b"\x80\x02}q\0.", header("F32", 1 << 50), header("F9", name="\n\x1b[2J")):
+        check_damaged(path, content)
     for name in ("missing.safetensors", "m" * 300 + ".safetensors"):
-        assert_refused(message, read_state_dict, tmp_path / name)
-    path = tmp_path / "large.safetensors"
-    path.touch()
+        assert_refused("No such file|File name too", read_state_dict, tmp_path / name)
     os.truncate(path, (1 << 32) + 1)
     assert_refused("it has more than 4,294,967,296 bytes", read_state_dict, path)
 
@@ -352,7 +317,6 @@ def test_other_state_dicts_are_refused(tensors: Tensors, tmp_path: Path) -> None
     stages = {name: one for name, one in tensors.items() if not name.startswith("layer4.")}
     path = tmp_path / "other.safetensors"
     for changed, message in (
-        ({"weight": number}, "is no iResNet of arcface_torch: "),
         (lacking, "'layer3.1.bn2.bias' is of one of the two alone"),
         (stages, "is no iResNet of arcface_torch: 'layer1' is"),
         ({**tensors, "fc.bias": np.ones(9, np.float32)}, "'pre_fc1_bias' has shape"),
