@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 LIMITS = {SINGLE: 1e-4, HALF: 3e-2}
 """The largest relative difference to MXNet that is not refused."""
-_IMAGES = 7
 # Escape text of a run, so that it does not become a cell, a link or HTML.
 _MARKUP = str.maketrans({"|": "\\|", "[": "\\[", "<": "&lt;"})
 _OF_ONNX = ("dtype", "batch_size", "input", "limit")
@@ -118,9 +117,8 @@ def _write_onnx(options: argparse.Namespace) -> None:
     limit = LIMITS[form.dtype] if options.limit is None else options.limit
     difference = _checked(model, found, form, limit, path)
     facts = _facts(found, form, difference)
-    facts["file"] = (
-        f"`{path.name}`, {len(model):,} bytes, SHA-256 `{hashlib.sha256(model).hexdigest()}`"
-    )
+    digest = hashlib.sha256(model).hexdigest()
+    facts["file"] = f"`{path.name}`, {len(model):,} bytes, SHA-256 `{digest}`"
     text = write_card(path.stem, facts, Path(prefix).parent)
     _write({path: model, card: text.encode()})
     sizes = " x ".join(map(str, found.image_shape))
@@ -172,7 +170,7 @@ def _checked(model: bytes, found: Checkpoint, form: Form, limit: float, path: Pa
     from runtime.mxnet import mx
 
     reference, network = found.network(), OnnxNetwork(model)
-    images = draw_images(form.batch_size or _IMAGES, found.image_shape)
+    images = draw_images(form.batch_size or 7, found.image_shape)
     differences = []
     for batch in [images] if form.batch_size else [images, *np.split(images, len(images))]:
         expected = reference(mx.nd.array(batch, dtype="uint8")).asnumpy()
