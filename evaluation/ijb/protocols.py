@@ -30,7 +30,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,14 +39,11 @@ from sklearn.metrics import auc, roc_curve
 from evaluation.features import Features, normalized
 from evaluation.files import writing
 from evaluation.ijb.lists import Faces, Pairs, Subjects
-from evaluation.verification.curves import FARS
+from evaluation.verification.curves import FARS, Result
 from evaluation.verification.pictures import roc_figure
 from evaluation.verification.report import aligned
 from runtime.errors import DataError
 from runtime.files import StagedFiles
-
-Result = dict[str, Any]
-"""The numbers of a protocol, under the names of the JSON output."""
 
 _FALSE_ALARM_RATES = (0.01, 0.1)
 _RANKS = {f"rank-{rank}": rank for rank in (1, 5, 10)}

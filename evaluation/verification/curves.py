@@ -15,8 +15,7 @@ A pair is accepted if its cosine is at least the threshold. P pairs have P cosin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +24,8 @@ from evaluation.features import Features
 
 Scores = NDArray[np.float64]
 Answers = NDArray[np.bool_]
+Result = dict[str, Any]
+"""Numbers under their names in the JSON output."""
 
 FOLDS = 10
 # Squared distances of unit vectors lie between 0 and 4.
@@ -61,38 +62,6 @@ class Curve(NamedTuple):
     """Share of accepted pairs of one person, ascending [N]."""
     different: int
     """The number of pairs of two people."""
-
-
-@dataclass(frozen=True)
-class Rate:
-    """A share that was counted, and where the true one lies; JSON has its fields."""
-
-    share: float
-    """Accepted pairs over all."""
-    accepted: int
-    pairs: int
-    low: float
-    """The 95 % confidence interval of Clopper and Pearson (1934): its lower end."""
-    high: float
-    """Its upper end."""
-
-
-@dataclass(frozen=True)
-class FarThreshold:
-    """The cosine for a FAR, and the FAR of pairs that did not choose it; JSON has its fields."""
-
-    far: float
-    """The wanted one."""
-    threshold_cosine: float
-    """Chosen on all pairs; of four decimals."""
-    tar: float
-    """Share of all pairs of one person that it accepts."""
-    fold_thresholds_cosine: tuple[float, ...]
-    """Of each fold: chosen on the others."""
-    held_out_far: Rate
-    """Pairs of two people that the threshold of their fold accepts."""
-    held_out_tar: float
-    """Share of pairs of one person that the threshold of their fold accepts."""
 
 
 def folds_of(pairs: int, folds: int) -> NDArray[np.int64]:
@@ -225,7 +194,7 @@ def threshold_for(different: Scores, far: float) -> Optional[float]:
     return threshold if threshold > refused else round(threshold + _STEP, _DIGITS)
 
 
-def hold_out(pairs: Pairs, far: float) -> Optional[FarThreshold]:
+def hold_out(pairs: Pairs, far: float) -> Optional[Result]:
     """Choose a threshold for a FAR on all folds but one, and count on that one; for each fold.
 
     Args:
@@ -233,30 +202,35 @@ def hold_out(pairs: Pairs, far: float) -> Optional[FarThreshold]:
         far: the wanted one, between 0 and 1.
 
     Returns:
-        None where the folds that choose have fewer than 1 / ``far`` pairs of two people.
+        The threshold that all pairs choose, and their ``tar`` with it; the thresholds of the folds,
+        each chosen on the others; and the rates of the pairs with the threshold of their fold. None
+        where the folds that choose have fewer than 1 / ``far`` pairs of two people.
     """
     same, cosines, fold = pairs.same, pairs.cosines, pairs.fold
     folds = range(int(fold[-1]) + 1)
     chosen = [threshold_for(cosines[~same & (fold != one)], far) for one in folds]
     threshold = threshold_for(cosines[~same], far)
-    thresholds = tuple(value for value in chosen if value is not None)
+    thresholds = [value for value in chosen if value is not None]
     if threshold is None or len(thresholds) < len(chosen):
         return None
     accepted = cosines >= np.array(thresholds)[fold]
-    return FarThreshold(
-        far=far,
-        threshold_cosine=threshold,
-        tar=float((cosines >= threshold)[same].mean()),
-        fold_thresholds_cosine=thresholds,
-        held_out_far=rate(accepted[~same]),
-        held_out_tar=float(accepted[same].mean()),
-    )
+    return {
+        "far": far,
+        "threshold_cosine": threshold,
+        "tar": float((cosines >= threshold)[same].mean()),
+        "fold_thresholds_cosine": thresholds,
+        "held_out_far": rate(accepted[~same]),
+        "held_out_tar": float(accepted[same].mean()),
+    }
 
 
-def rate(accepted: Answers) -> Rate:
-    """Return the share of accepted pairs [P], at least one, with its interval."""
+def rate(accepted: Answers) -> Result:
+    """Return the share of accepted pairs [P], at least one, with its interval.
+
+    ``low`` and ``high`` are the 95 % confidence interval of Clopper and Pearson (1934).
+    """
     from scipy.stats import binomtest
 
     count, pairs = int(accepted.sum()), len(accepted)
-    interval = binomtest(count, pairs).proportion_ci(CONFIDENCE, method="exact")
-    return Rate(count / pairs, count, pairs, float(interval.low), float(interval.high))
+    low, high = map(float, binomtest(count, pairs).proportion_ci(CONFIDENCE, method="exact"))
+    return {"share": count / pairs, "accepted": count, "pairs": pairs, "low": low, "high": high}

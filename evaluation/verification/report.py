@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Optional
@@ -25,8 +24,8 @@ from evaluation.verification.curves import (
     FOLDS,
     Answers,
     Curve,
-    FarThreshold,
     Pairs,
+    Result,
     accuracies_of_folds,
     area_under,
     equal_error_rate,
@@ -61,7 +60,7 @@ class SetReport:
         """The ROC over all pairs."""
         return roc(self.pairs.cosines, self.pairs.same)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Result:
         """Return what is known without thresholds and groups."""
         result = self.result
         return {
@@ -83,8 +82,8 @@ class SetReport:
 
 
 def compare_groups(
-    pairs: Pairs, groups: Sequence[str], thresholds: Mapping[float, Optional[FarThreshold]]
-) -> list[dict[str, Any]]:
+    pairs: Pairs, groups: Sequence[str], thresholds: Mapping[float, Optional[Result]]
+) -> list[Result]:
     """Return the numbers of each group, in the order of their first pairs; JSON has their names.
 
     ``accuracy``, ``far`` and ``tar`` are by the common thresholds of the accuracy, ``for_far`` has
@@ -99,7 +98,7 @@ def compare_groups(
     same, cosines, distances, fold = pairs
     accepted = distances < accuracies_of_folds(pairs)[1][fold]
     accepted_for_far = {
-        far: cosines >= np.array(found.fold_thresholds_cosine)[fold] if found else None
+        far: cosines >= np.array(found["fold_thresholds_cosine"])[fold] if found else None
         for far, found in thresholds.items()
     }
     names, rows = np.array(groups), []
@@ -156,17 +155,17 @@ def _alone(pairs: Pairs) -> Optional[float]:
     return float(accuracies_of_folds(pairs._replace(fold=folds_of(count, FOLDS)))[0].mean())
 
 
-def _rates(accepted: Optional[Answers], same: Answers, own: Answers) -> dict[str, Any]:
+def _rates(accepted: Optional[Answers], same: Answers, own: Answers) -> Result:
     """Return FAR and TAR of the pairs that are ``own``."""
     if accepted is None:
         return {"far": None, "tar": None}
     kinds = {"far": accepted[own & ~same], "tar": accepted[own & same]}
-    return {name: asdict(rate(kind)) if len(kind) else None for name, kind in kinds.items()}
+    return {name: rate(kind) if len(kind) else None for name, kind in kinds.items()}
 
 
 def report_rates(
     name: str, pairs: Pairs, fars: Sequence[float], groups: Optional[Sequence[str]] = None
-) -> tuple[list[str], dict[str, Any]]:
+) -> tuple[list[str], Result]:
     """Return lines for people and a table for programs: the thresholds for FARs, and groups.
 
     Args:
@@ -177,10 +176,9 @@ def report_rates(
     """
     thresholds = {far: hold_out(pairs, far) for far in fars}
     lines = [f"{name}: FAR {far:g}: {_threshold(far, found)}" for far, found in thresholds.items()]
-    table: dict[str, Any] = {
+    table: Result = {
         "thresholds_for_far": [
-            asdict(found) if found else {"far": far, "threshold_cosine": None}
-            for far, found in thresholds.items()
+            found or {"far": far, "threshold_cosine": None} for far, found in thresholds.items()
         ]
     }
     if groups:
@@ -202,27 +200,24 @@ def report_rates(
     return lines, table
 
 
-def report_sets(
-    reports: Sequence[SetReport], fars: Sequence[float]
-) -> tuple[list[str], dict[str, Any]]:
+def report_sets(reports: Sequence[SetReport], fars: Sequence[float]) -> tuple[list[str], Result]:
     """Return ``report_rates`` of several sets as one, of which each is a group."""
     names = [report.name for report in reports for _ in report.pairs.same]
     return report_rates("all sets", joined([report.pairs for report in reports]), fars, names)
 
 
-def _threshold(far: float, found: Optional[FarThreshold]) -> str:
+def _threshold(far: float, found: Optional[Result]) -> str:
     if found is None:
         return (
             f"no threshold, because nine folds have fewer than {math.ceil(1 / far - 1e-6):,} pairs "
             "of two people; take a larger set"
         )
-    kept = found.held_out_far
-    lowest, highest = min(found.fold_thresholds_cosine), max(found.fold_thresholds_cosine)
+    chosen, kept = found["fold_thresholds_cosine"], found["held_out_far"]
     return (
-        f"cosine {found.threshold_cosine:.4f} ({lowest:.4f} to {highest:.4f} by nine folds), TAR "
-        f"{found.tar:.4f}; on held-out folds FAR {kept.share:.3g} ({kept.accepted:,} of "
-        f"{kept.pairs:,}, 95 % interval {kept.low:.2g} to {kept.high:.2g}), TAR "
-        f"{found.held_out_tar:.4f}"
+        f"cosine {found['threshold_cosine']:.4f} ({min(chosen):.4f} to {max(chosen):.4f} by nine "
+        f"folds), TAR {found['tar']:.4f}; on held-out folds FAR {kept['share']:.3g} "
+        f"({kept['accepted']:,} of {kept['pairs']:,}, 95 % interval {kept['low']:.2g} to "
+        f"{kept['high']:.2g}), TAR {found['held_out_tar']:.4f}"
     )
 
 
@@ -234,7 +229,7 @@ def roc_lines(name: str, curve: Curve) -> list[str]:
     return [areas, *aligned(table)]
 
 
-def group_lines(groups: Sequence[Mapping[str, Any]]) -> list[str]:
+def group_lines(groups: Sequence[Result]) -> list[str]:
     """Return a table with a row for each group."""
     fars = ["", *(f" for {one['wanted']:g}" for one in groups[0]["for_far"])]
     rates = [f"{rate}{far}" for far in fars for rate in ("FAR", "TAR")]

@@ -68,13 +68,13 @@ def test_a_threshold_keeps_its_rate(toolkit_data, published, same, different, fa
     for far in fars:
         found = hold_out(pairs, far)
         assert found is not None
-        held_out = found.held_out_far
-        assert held_out.pairs == FOLDS * different
-        assert held_out.low <= far <= held_out.high, (far, held_out)
-        accepted = pairs.cosines >= np.array(found.fold_thresholds_cosine)[pairs.fold]
+        held_out = found["held_out_far"]
+        assert held_out["pairs"] == FOLDS * different
+        assert held_out["low"] <= far <= held_out["high"], (far, held_out)
+        accepted = pairs.cosines >= np.array(found["fold_thresholds_cosine"])[pairs.fold]
         counts = np.bincount(pairs.fold[accepted & ~pairs.same], minlength=FOLDS)
-        assert counts.sum() == held_out.accepted
+        assert counts.sum() == held_out["accepted"]
         # Of ten folds, each is within such an interval in 98 of 100 cases.
         low, high = binom.interval(0.998, different, far)
         assert np.all((low <= counts) & (counts <= high)), (far, counts)
-        assert found.held_out_tar > 0.9, (far, found.held_out_tar)
+        assert found["held_out_tar"] > 0.9, (far, found["held_out_tar"])
