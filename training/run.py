@@ -19,6 +19,7 @@ from data.batches.position import EpochPlan, Position
 from data.contents import Images
 from parallel.world import TimedWorld
 from runtime import devices, options
+from runtime.options import option
 from runtime.state import Stateful
 from runtime.stopping import StopRequest
 from training import run_folder
@@ -118,12 +119,11 @@ class Run:
         """
         chosen = self._config.run
         self._source = source
-        self._about = resume.describe(
-            self._config.values(),
-            num_classes=source.num_classes,
-            image_size=source.image_size,
-            fixed=self._config.IDENTITY,
-        )
+        configuration = dict(self._config.values())
+        identity = {option(name): configuration[name] for name in self._config.IDENTITY}
+        size = "x".join(map(str, source.image_size))
+        identity.update({"classes": source.num_classes, "image size": size})
+        self._about = {"identity": identity, "configuration": configuration}
         if images is not None:
             own = contents.describe(images) if self.world.rank == 0 else None
             self._about["data"] = self.world.broadcast_object(own, "data.contents")
@@ -215,18 +215,18 @@ class Run:
             updates_per_epoch = ranks.updates_per_epoch(self._source.updates_per_epoch)
             schedule = self._config.schedule.build(ranks.contributors, updates_per_epoch)
             all_actions = [replace(one, action=self._announced(one.action)) for one in actions]
-            with self._checkpointer:
-                updates = Updates(
-                    ranks.start(schedule, progress, updates_per_epoch),
-                    total=end,
-                    images=self._config.data.batch_size * ranks.contributors,
-                    epochs=progress.epoch_plan,
-                    actions=[Every(ranks.settle), *all_actions],
-                    averages=lambda: {**averages(), **ranks.numbers()},
-                    stop=ranks.stop(self._request),
-                )
-                batches = self._source.batches(progress.start_update, progress.epoch_plan.start)
-                status = fit(step, batches, updates, self.log)
+            updates = Updates(
+                ranks.start(schedule, progress, updates_per_epoch),
+                total=end,
+                images=self._config.data.batch_size * ranks.contributors,
+                epochs=progress.epoch_plan,
+                actions=[Every(ranks.settle), *all_actions],
+                averages=lambda: {**averages(), **ranks.numbers()},
+                stop=ranks.stop(self._request),
+            )
+            batches = self._source.batches(progress.start_update, progress.epoch_plan.start)
+            status = fit(step, batches, updates, self.log)
+            self._checkpointer.finish()
             if status or end == progress.total_updates or not self._rebalance(end):
                 return status
 

@@ -13,7 +13,7 @@ not complete: the run was killed while it was being saved.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
@@ -36,7 +36,8 @@ def find(resume: str, storage: Storage, about: Mapping[str, Any]) -> Optional[Sa
     Args:
         resume: auto, never, or the folder of a checkpoint, which then has to be intact.
         storage: the folder of the run.
-        about: this run, see ``describe``; options that have changed are logged.
+        about: the ``identity`` of this run, which has to be that of the checkpoint, and its
+            ``configuration``, whose changes are logged.
 
     Raises:
         ConfigError: the checkpoint belongs to another model; with all differences.
@@ -97,24 +98,6 @@ def check_images(saved: SavedRun, described: Mapping[str, Any], *, insists: bool
         f"{described['images']} here; give the data of that run, or another --models-root, or go "
         f"on with these images by --resume {ANYWAY}"
     )
-
-
-def describe(
-    configuration: Mapping[str, Any],
-    *,
-    num_classes: int,
-    image_size: tuple[int, int],
-    fixed: Sequence[str],
-) -> dict[str, Any]:
-    """Describe a run for its checkpoints, so that a later run can tell whether it may resume.
-
-    Returns:
-        ``identity``, which a resumed run must not change (the options ``fixed`` and the data);
-        ``configuration``, all options.
-    """
-    identity = {option(name): configuration[name] for name in fixed}
-    identity.update({"classes": num_classes, "image size": "x".join(map(str, image_size))})
-    return {"identity": identity, "configuration": dict(configuration)}
 
 
 class _Found:

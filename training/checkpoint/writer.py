@@ -30,9 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpointer:
-    """Saves the parts of training; all ranks call its methods together.
-
-    A context manager: the end of the block waits for the last checkpoint.
+    """Saves the parts of training; all ranks call its methods together, at the end ``finish``.
 
     Attributes:
         last: the last finished checkpoint, if any.
@@ -49,8 +47,8 @@ class Checkpointer:
     ) -> None:
         """Prepare the folder for the newest ``keep`` checkpoints of ``parts``; 0 writes none.
 
-        The manifest has ``about``, see ``resume.describe``; ``resumed`` is the checkpoint from
-        which the run has resumed.
+        The manifest has ``about``, see ``resume.find``; ``resumed`` is the checkpoint from which
+        the run has resumed.
         """
         self._parts = parts
         self._storage, self._world = storage, storage.world
@@ -137,14 +135,6 @@ class Checkpointer:
             for tell in self._when_saved:
                 tell(remaining)
         return self.last
-
-    def __enter__(self) -> Checkpointer:
-        return self
-
-    def __exit__(self, kind: Any, error: Optional[BaseException], traceback: Any) -> None:
-        # With an error, other ranks may not come here.
-        if error is None:
-            self.finish()
 
     def _copy(self, update: int) -> tuple[dict[str, Stored], dict[str, Any]]:
         arrays: dict[str, Stored] = {}

@@ -199,8 +199,9 @@ def test_a_broken_checkpoint_is_logged_and_the_one_before_is_used(tmp_path, capl
 
 def alone(folder, part, about=ABOUT):
     storage = Storage.find(folder, LoneWorld())
-    with Checkpointer({"part": part} if part else {}, storage, keep=1, about=about) as saves:
-        saves.save(2)
+    saves = Checkpointer({"part": part} if part else {}, storage, keep=1, about=about)
+    saves.save(2)
+    saves.finish()
     return resume.find("auto", storage, about)
 
 
@@ -258,10 +259,10 @@ def test_every_part_is_told_which_checkpoints_there_are(tmp_path):
 
     parts = {"one": Telling(), "none": Part(), "two": Telling()}
     storage = Storage.find(tmp_path, LoneWorld())
-    with Checkpointer(parts, storage, keep=2, about=ABOUT) as saves:
-        for update in (3, 5, 8):
-            saves.save(update)
-            saves.finish()
+    saves = Checkpointer(parts, storage, keep=2, about=ABOUT)
+    for update in (3, 5, 8):
+        saves.save(update)
+        saves.finish()
     assert told == [[3]] * 2 + [[3, 5]] * 2 + [[5, 8]] * 2
 
 
@@ -270,9 +271,9 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot be written on .*/checkpoints\); give a folder"):
         alone(tmp_path, None)
     storage = Storage.find(tmp_path, LoneWorld())
-    with Checkpointer({"part": Part()}, storage, keep=0, about=ABOUT) as saves:
-        saves.save(2)
-    assert saves.last is None
+    saves = Checkpointer({"part": Part()}, storage, keep=0, about=ABOUT)
+    saves.save(2)
+    assert saves.finish() is None
 
 
 def body() -> dict[str, Any]:

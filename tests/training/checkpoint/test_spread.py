@@ -70,9 +70,10 @@ def storage_of(world: ThreadWorld, folders: Sequence[Path]) -> Storage:
 def save(folders: Sequence[Path], *updates: int, keep: int = 9) -> None:
     def rank_main(world: ThreadWorld) -> None:
         parts, here = {"layer": Layer(world.rank, world.size)}, storage_of(world, folders)
-        with Checkpointer(parts, here, keep=keep, about=ABOUT) as checkpointer:
-            for update in updates:
-                checkpointer.save(update)
+        checkpointer = Checkpointer(parts, here, keep=keep, about=ABOUT)
+        for update in updates:
+            checkpointer.save(update)
+        checkpointer.finish()
 
     run_ranks(len(folders), rank_main)
 
@@ -255,14 +256,14 @@ def test_a_rank_that_cannot_write_ends_all_ranks_with_its_name(places, bad, said
 
     def rank_main(world: ThreadWorld) -> str:
         layer, here = Layer(world.rank, world.size), storage_of(world, folders)
-        with Checkpointer({"layer": layer}, here, keep=2, about=ABOUT) as checkpointer:
-            checkpointer.save(4)
-            checkpointer.finish()
-            layer.bad = world.rank == bad
-            for update in (2, 6):
-                checkpointer.save(update)
-                with pytest.raises(DataError) as error:
-                    checkpointer.finish()
+        checkpointer = Checkpointer({"layer": layer}, here, keep=2, about=ABOUT)
+        checkpointer.save(4)
+        checkpointer.finish()
+        layer.bad = world.rank == bad
+        for update in (2, 6):
+            checkpointer.save(update)
+            with pytest.raises(DataError) as error:
+                checkpointer.finish()
         what, _, before = str(error.value).rpartition("; ")
         assert before == f"{here.root}/checkpoints/update-00000004 is untouched"
         return what.replace(str(here.root), "models")
