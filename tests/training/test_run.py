@@ -182,8 +182,7 @@ def test_the_first_rank_of_a_folder_locks_it_and_others_wait(tmp_path: Path, mon
 
     @contextmanager
     def locked(folder: Path) -> Iterator[None]:
-        order.append(folder)
-        yield
+        yield order.append(folder)
 
     def rank_main(world: ThreadWorld) -> None:
         ranks = Ranks(world)

@@ -201,9 +201,6 @@ def test_a_file_on_no_host_of_this_run_is_an_error_with_the_command(hosts: list[
     path = f"{one}/checkpoints/update-00000002"
     said = f"host3 lacks rank-0001.bin of host2, type there: rsync -as host2:{path} {one}/check"
     assert "\n" not in str(error.value) and said in str(error.value)
-    assert load([one, three], go_on="never") is None
-    for host in (one, two):
-        assert names(host / "checkpoints") == ["update-00000001", "update-00000002"]
     save([one, three], 3)
     assert load([one, three]) == 3
     assert names(one / "checkpoints")[:2] == ["update-00000001", "update-00000002"]

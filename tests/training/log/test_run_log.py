@@ -207,8 +207,7 @@ def test_the_watchdog_has_its_short_limit_in_updates_and_none_in_the_report(tmp_
         run.log.record(9, {"accuracy": 0.75}, target="validation")
     # The first update after each start compiles, or comes after a meeting of all workers.
     names = ["leave_updates", "beat", "pause", "pause().__enter__", "pause().__exit__"]
-    called = [call[0] for call in watchdog.mock_calls]
-    assert called == [*names, "leave_updates", "close", "close"]
+    assert [one[0] for one in watchdog.mock_calls] == [*names, "leave_updates", "close", "close"]
     watchdog.beat.assert_called_once_with(1)
     called = [call[0] for call in files.mock_calls]
     of_rank_0 = ["begin_part", "sample", "write", "verification", "write_report", "write", "close"]
