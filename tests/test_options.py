@@ -27,7 +27,7 @@ from backbones.graph.synchronized import SynchronizedPass
 from backbones.model import Backbone
 from backbones.options import BackboneOptions, ClassifierOptions
 from data.drawn import face_set
-from data.images import class_files, mnist
+from data.images import image_set, mnist
 from data.verification import bin_file
 from parallel.parameter_server import exchange
 from parallel.parameter_server.assignment import WORKER, Assignment, Share
@@ -225,8 +225,8 @@ IMAGES: dict[str, Run] = {
     ]),
     "folder": ("--dataset mnist", [("--data-dir {folder}/idx", "idx", "mnist.read.folder.name")]),
     "files": ("--dataset imagenet", [
-        ("--rec-train {folder}/a.rec", "a.rec", "class_files.open_records.training.name"),
-        ("--rec-val {folder}/b.rec", "b.rec", "class_files.open_records.validation.name"),
+        ("--rec-train {folder}/a.rec", "a.rec", "image_set.open_records.training.name"),
+        ("--rec-val {folder}/b.rec", "b.rec", "image_set.open_records.validation.name"),
     ]),
     "types": (SMALL, [("--dtype float16", "float16", last("classifiers.build.dtype"), *DTYPES)]),
     "two ranks": (SMALL + "--lr 0.25 --lr-schedule poly", [
@@ -344,7 +344,7 @@ def witnessed(folder: Path) -> Callable[[Any, str], Witness]:
 
 
 def replace(program: Any, name: str, seen: Witness, patch: pytest.MonkeyPatch) -> None:
-    for owner, function in ((face_set, "ensure"), (mnist, "read"), (class_files, "open_records")):
+    for owner, function in ((face_set, "ensure"), (mnist, "read"), (image_set, "open_records")):
         seen.replace(owner, function, stop)
     if name == "types":
         seen.replace(devices, "choose", lambda ranks, dtype: mx.cpu())

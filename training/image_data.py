@@ -16,7 +16,7 @@ from data.batches.image_loader import ImageLoader, TransformedImages, each_once
 from data.batches.loader import Batch, Prefetcher
 from data.batches.position import EpochPart
 from data.image_interface import ImageSet
-from data.images import cifar, class_files, mnist
+from data.images import cifar, image_set, mnist
 from data.images.image_set import DrawnImages
 from data.images.transforms import (
     CenterCrop,
@@ -130,10 +130,10 @@ def open_images(data: ImageDataOptions, seed: int) -> ImageData:
 
 def _open_imagenet(data: ImageDataOptions, size: int) -> _Opened:
     if records := _records(data):
-        sets, files = class_files.open_records(*records), _files(records)
+        sets, files = image_set.open_records(*records), _files(records)
     else:
         files = [_folder(data) / part for part in ("train", "val")]
-        sets = class_files.open_folders(*files)
+        sets = image_set.open_folders(*files)
     return sets, files, (RandomResizedCrop(size), CenterCrop(size)), _IMAGENET
 
 

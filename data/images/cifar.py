@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from data import plain_pickle
 from data.image_interface import ImageSet, first_readable
-from data.images.class_files import open_folders, open_records
-from data.images.image_set import ImagesInMemory
+from data.images.image_set import ImagesInMemory, open_folders, open_records
 from data.plain_pickle import UnsafePickleError
 from data.records import record_set
 from runtime.errors import DataError

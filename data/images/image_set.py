@@ -1,20 +1,29 @@
-"""Labeled images for classifiers without files of their own: in memory, and drawn.
+"""Sets of labeled images: in record files, in folders, in memory, and drawn.
 
-In a drawn set each class has a smooth pattern, and an image is the pattern of its class, shifted,
-brighter or darker, under noise as strong as the pattern.
+A user packs any images into two record files, or two folders with a folder per class each; ImageNet
+and CIFAR are read from them alike. In a drawn set each class has a smooth pattern, and an image is
+the pattern of its class, shifted, brighter or darker, under noise as strong as the pattern.
 """
 
 from __future__ import annotations
 
+import os
 import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Optional
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from data.contents import describe_file
 from data.decoding import Image
-from data.image_interface import ImageSet
+from data.identities import find_identities
+from data.image_interface import ImageFiles, ImageSet, first_readable
+from data.records.record_set import RecordSet
+from runtime.errors import DataError
 
 _PARTS = {"training": 0, "validation": 1}
 # The first number of every seed, so that no two uses share their random numbers.
@@ -22,6 +31,79 @@ _PATTERN, _IMAGE = range(2)
 _CELLS = 4
 _CONTRAST, _NOISE, _GRAY = 40.0, 40.0, 127.5
 _LARGEST_SHIFT = 0.125
+
+
+def open_records(training: Path, validation: Path) -> tuple[ImageSet, ImageSet]:
+    """Open two record files, as MXNet's ``im2rec`` writes them; the labels are class numbers.
+
+    Raises:
+        DataError: a file is missing or broken, a label is no class, or validation has classes that
+            training lacks.
+    """
+    sets = RecordSet(training), RecordSet(validation)
+    for records in sets:
+        # All labels before the first update, so that every rank refuses a wrong one.
+        records.labels()
+        first_readable(records)
+    num_classes, validated = sets[0].num_classes, sets[1].num_classes
+    if validated > num_classes:
+        raise DataError(
+            f"{validation} has {validated} classes, {training} only {num_classes}; pack both from "
+            "one list of classes"
+        )
+    return sets
+
+
+def open_folders(training: Path, validation: Path) -> tuple[ImageSet, ImageSet]:
+    """Open two folders, each with a folder of images per class; classes are sorted by their names.
+
+    A class is a folder with images; what else is found is left out, and the sets say so.
+
+    Raises:
+        DataError: one has no images, or validation has classes that training lacks.
+    """
+    first = ClassFolders(training)
+    sets = first, ClassFolders(validation, first.classes)
+    for images in sets:
+        # Others are skipped later.
+        first_readable(images)
+    return sets
+
+
+class ClassFolders(ImageFiles):
+    """The images in a folder per class, in the order of their names.
+
+    Attributes:
+        classes: the names of the folders, in the order of their labels.
+    """
+
+    def __init__(self, folder: Path, classes: Optional[Sequence[str]] = None) -> None:
+        """List the files of a folder per class.
+
+        Args:
+            folder: that of the classes' folders.
+            classes: of the set that is trained on; by default those in the folder.
+
+        Raises:
+            DataError: there are no images, a folder cannot be listed, or a class is none of these.
+        """
+        self._folder = folder
+        own, left_out = find_identities(folder)
+        self.classes = list(own) if classes is None else classes
+        labels = {name: label for label, name in enumerate(self.classes)}
+        unknown = own.keys() - labels.keys()
+        if unknown:
+            raise DataError(
+                f"{folder / min(unknown)} is a class without training images; remove it, or add "
+                "them"
+            )
+        paths = [os.path.join(folder, name, image) for name in own for image in own[name]]
+        numbers = [labels[name] for name in own for _ in own[name]]
+        super().__init__(paths, numbers, len(self.classes), left_out)
+
+    @override
+    def fingerprint(self) -> str:
+        return describe_file(self._folder)
 
 
 class ImagesInMemory(ImageSet):

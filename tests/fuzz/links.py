@@ -23,7 +23,7 @@ import safetensors.numpy
 from data.align.points import PointsFile, read_face
 from data.contents import fingerprint
 from data.images import cifar, mnist
-from data.images.class_files import ClassFolders
+from data.images.image_set import ClassFolders
 from data.named_images import NamedImages, open_sources
 from data.pack.image_files import ImageReader
 from data.records.record_set import RecordSet

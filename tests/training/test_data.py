@@ -18,7 +18,7 @@ from data import contents
 from data.batches.face_loader import FaceLoader, MemoryBatches
 from data.batches.image_loader import TransformedImages
 from data.drawn import face_set
-from data.images import cifar, class_files, mnist
+from data.images import cifar, image_set, mnist
 from data.images.image_set import ImagesInMemory
 from data.images.transforms import CenterCrop, MiddleCrop, PadCropFlip, RandomResizedCrop, Unchanged
 from data.records.shards import open_sets
@@ -251,7 +251,7 @@ def test_folders_and_records(name: str, function: str, arguments, files, monkeyp
     is_imagenet = name == "imagenet"
     found = (*SETS, list(files)) if function == "open_set" else SETS
     opens, size = Mock(return_value=found), 96 if is_imagenet else 32
-    monkeypatch.setattr(class_files if is_imagenet else cifar, function, opens)
+    monkeypatch.setattr(image_set if is_imagenet else cifar, function, opens)
     words = "--rec-train a.rec --rec-val b.rec" if "record" in function else "--data-dir d"
     dataset = opened(f"--dataset {name} --image-size {size} {words}")
     opens.assert_called_once_with(*arguments)

@@ -18,7 +18,7 @@ import pytest
 from data.image_interface import ImageSet
 from data.images import cifar, mnist
 from data.images.cifar import CIFAR10, CIFAR100
-from data.images.class_files import open_folders, open_records
+from data.images.image_set import open_folders, open_records
 from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
 from tests.support.foreign_records import im2rec, index_of
