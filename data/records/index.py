@@ -104,10 +104,7 @@ def _find_images(path: Path, file: RecordFile, keys: _Numbers, offsets: _Numbers
     bounds = _range_at(file, int(offsets[0])) if keys[0] == 0 else None
     if bounds is None:
         if _range_at(file, int(offsets.max())) is not None:
-            raise DataError(
-                f"{path} ends with identity records, but no record 0 announces them; copy it and "
-                "its .idx again, or delete the .idx to have the .rec scanned"
-            )
+            raise _misfit(path, "ends with identity records, but no record 0 announces them")
         return slice(0, len(keys))
     start, stop = bounds
     # Float32 has rounded keys above 2^24.
@@ -123,11 +120,14 @@ def _find_images(path: Path, file: RecordFile, keys: _Numbers, offsets: _Numbers
         raise DataError(f"{path} holds no images; pack the set again")
     last, *first = offsets[max(images.stop - 1, 0) : images.stop + 1].tolist()
     if not fits or _range_at(file, last) or any(_has_image(file, offset) for offset in first):
-        raise DataError(
-            f"{path}: its first record announces identities at keys {start:.10g} to {stop:.10g}, "
-            f"which are not there; the last key is {keys[-1]}: copy the .rec and the .idx again"
-        )
+        named = f"keys {start:.10g} to {stop:.10g}"
+        raise _misfit(path, f"announces identities at {named}, which are not there")
     return images
+
+
+def _misfit(path: Path, problem: str) -> DataError:
+    remedy = "copy it and its .idx again, or delete the .idx to have the .rec scanned"
+    return DataError(f"{path} {problem}; {remedy}")
 
 
 def _has_image(file: RecordFile, offset: int) -> bool:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import zlib
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -149,6 +151,23 @@ def before_step(monkeypatch, name: str, action) -> None:
     monkeypatch.setattr(face_set, name, do_both)
 
 
+def test_hosts_that_race_without_locks_make_one_set(root, monkeypatch) -> None:
+    """On a network file system whose locks hold for one host alone."""
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+    made: dict[str, tuple[int, int]] = {}
+
+    def be_overtaken() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "uname", lambda: SimpleNamespace(nodename="other"))
+            face_set.ensure(root, SMALL)
+        made.update(files(root))
+
+    before_step(monkeypatch, "_write_verification", be_overtaken)
+    face_set.ensure(root, SMALL)
+    assert len(made) == 5 and made == files(root)
+    assert sorted(path.name for path in root.parent.iterdir()) == [".synthetic.lock", "synthetic"]
+
+
 @pytest.mark.parametrize("name", ["photos/me.jpg", "train.rec", "link"])
 def test_other_files_in_the_folder_of_a_set_are_not_touched(name: str, root, tmp_path) -> None:
     """If another set is asked for; if the set itself is asked for, they do not matter."""
@@ -172,6 +191,14 @@ def test_other_files_in_the_folder_of_a_set_are_not_touched(name: str, root, tmp
         link.unlink()
     assert (contents(root), contents(mine)) == before
     assert not [*tmp_path.glob(".*.part")]
+
+
+def test_files_that_come_while_another_set_is_drawn_stay(root, monkeypatch) -> None:
+    ensure(root)
+    thesis = root / "thesis.txt"
+    before_step(monkeypatch, "_write_verification", lambda: thesis.write_text("years of work"))
+    assert_refused("thesis.txt is not part of", ensure, root, seed=4)
+    assert thesis.read_text() == "years of work"
 
 
 def test_an_empty_folder_is_filled_through_a_link(tmp_path, monkeypatch) -> None:

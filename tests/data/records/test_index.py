@@ -228,7 +228,7 @@ def test_record_0_has_to_say_where_the_identities_are(tmp_path, images) -> None:
         for index in (True, False):
             folder = tmp_path / f"{bounds} {index}"
             write_records(folder, written, index=index, description="3,16,16")
-            assert_refused(r"train\.rec: its first record announces ident", RecordSet, folder)
+            assert_refused("rec announces identities at keys .*not there", RecordSet, folder)
 
 
 def test_large_files_are_checked_at_some_places(tmp_path, images, monkeypatch) -> None:
