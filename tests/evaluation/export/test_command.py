@@ -214,10 +214,7 @@ def test_names_and_shapes_are_those_of_arcface_torch(ours: Checkpoint, tensors: 
     assert count.shape == () and count.dtype == np.int64 and tensors["fc.bias"].dtype == "f4"
     # The tensors of iresnet100: five of each norm, one of a convolution or PReLU, two of fc.
     assert len(table((3, 13, 30, 3))) == 1 + 5 + 1 + 49 * (5 * 3 + 3) + 4 * 6 + 5 + 2 + 5
-
-
-def test_weights_take_up_the_other_constants(ours: Checkpoint, tensors: Tensors) -> None:
-    """Ours are 1 / 128 and 2e-5, theirs 1 / 127.5 and 1e-5."""
+    # Weights take up the other constants: ours are 1 / 128 and 2e-5, theirs 1 / 127.5 and 1e-5.
     scaled = ours.weights["conv0_weight"].astype(np.float64) * 127.5 / 128
     np.testing.assert_allclose(tensors["conv1.weight"], scaled, rtol=1e-7)
     for there, here in (("layer3.1.bn2", "stage3_unit2_bn2"), ("features", "fc1")):
