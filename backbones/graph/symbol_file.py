@@ -43,9 +43,11 @@ _MAX_NODES = 20_000
 # Of the nodes that MXNet gets, 1.9.1, whatever that of the file is.
 _VERSION = 10_901
 _MAX_CHANNELS = 1 << 12
-# Elements of all results for one image, and multiplications of its layers, of a graph that is not
-# tried out. r100 has 30 million and 12.1 billion.
-_MAX_RESULTS, _MAX_PRODUCTS = 1 << 27, 1 << 37
+# Elements of all results for one image, and multiplications, of a graph that is not tried out. r100
+# has 30 million and 12.1 billion.
+_MAX_RESULTS, _MAX_PRODUCTS = 1 << 27, 1 << 38
+# oneDNN's kernels for groups of channels and for pooling are not those of its products.
+_COST_OF_OTHERS = 16
 
 
 def read_graph(path: Path, outputs: Sequence[str] = (OUTPUT_NODE,)) -> Any:
@@ -129,14 +131,21 @@ def check_shapes(symbol: Any, batch_shape: Shape, path: Path) -> dict[str, Shape
 
 
 def _is_large(nodes: list[Node], shapes: dict[str, Shape]) -> bool:
-    """Return True if a graph needs much memory, or many multiplications."""
+    """Return True if a graph needs much memory, or multiplications at the speed of its kernels."""
     results = products = 0
     for node in nodes:
-        if node["op"] != "null":
-            size = math.prod(shapes[node["name"]])
-            results += size
-            if node["op"] in ("Convolution", "FullyConnected"):
-                products += size * math.prod(shapes[nodes[node["inputs"][1][0]]["name"]][1:])
+        if node["op"] == "null":
+            continue
+        size, per_element = math.prod(shapes[node["name"]]), 1
+        if node["op"] in ("Convolution", "FullyConnected"):
+            given, kernel = (shapes[nodes[source]["name"]] for source, *_ in node["inputs"][:2])
+            per_element = math.prod(kernel[1:])
+            if node["op"] == "Convolution" and kernel[1] not in (1, given[1]):
+                per_element *= _COST_OF_OTHERS
+        elif node["op"] == "Pooling":
+            per_element = math.prod(_sides(node)) * _COST_OF_OTHERS
+        results += size
+        products += size * per_element
     return results > _MAX_RESULTS or products > _MAX_PRODUCTS
 
 
@@ -152,11 +161,15 @@ def _check_nodes(nodes: list[Node], shapes: dict[str, Shape], path: Path) -> Non
         given = shapes[nodes[node["inputs"][0][0]]["name"]] if node["inputs"] else ()
         if node["op"].lower() == "reshape" and math.prod(given) != math.prod(shapes[name]):
             said = f"reshapes {math.prod(given)} elements to {math.prod(shapes[name])}"
-        sides = re.findall(r"\d+", operators.attributes(node).get("kernel", ""))
+        sides = _sides(node)
         if node["op"] == "Pooling" and sides and len(given) != 2 + len(sides):
             said = f"pools {len(given)} dimensions with a kernel of {len(sides)}"
         if said:
             raise DataError(f"{path} is damaged: {name!r} {said}; copy it again")
+
+
+def _sides(node: Node) -> list[int]:
+    return [int(side) for side in re.findall(r"\d+", operators.attributes(node).get("kernel", ""))]
 
 
 def _inferred(symbol: Any, batch_shape: Shape, path: Path) -> tuple[list[Shape], list[Shape]]:

@@ -218,13 +218,21 @@ def test_large_graphs_are_tried_out(path: Path, monkeypatch: pytest.MonkeyPatch)
         return conv(x, name, 8192, 1, no_bias=True, **settings)
 
     x = layer(mx.sym.Pooling(DATA, kernel=(4, 4), stride=(4, 4), pool_type="max"), "first")
-    x = layer(x, "c0", **shared)
-    assert shapes_of(path, mx.sym.mean(x, axis=1), 112)
+    for number in range(4):
+        x = layer(x, f"c{number}", **shared)
+    once = layer(x, "c4", **shared)
+    assert shapes_of(path, mx.sym.mean(once, axis=1), 112)
     ask.assert_not_called()
+    # Multiplications of groups of channels, and of pooling, count as 16.
+    pooled = mx.sym.Pooling(x, kernel=(15, 15), pad=(7, 7), pool_type="max")
+    for _ in range(3):
+        pooled = mx.sym.Pooling(pooled, kernel=(15, 15), pad=(7, 7), pool_type="max")
     for many in (
         mx.sym.tile(mean, reps=(1, 50_000, 1, 1)),
         mx.sym.relu(mx.sym.relu(chain)),
-        layer(layer(x, "c1", **shared), "c2", **shared),
+        layer(once, "c5", **shared),
+        layer(x, "grouped", num_group=8),
+        pooled,
     ):
         with pytest.raises(DataError, match="model-symbol.json is refused: it needs more than"):
             shapes_of(path, mx.sym.mean(many, axis=1), 112)
