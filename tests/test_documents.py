@@ -28,7 +28,7 @@ from partial_fc.options import LOSSES
 from runtime.errors import ConfigError
 from tests.support.browser import Browser, is_installed
 from tests.support.typed import PROGRAMS, accept, check, names_of
-from training.config import originals
+from training.config import images
 from training.config.presets import PRESETS, RECIPES
 
 pytestmark = pytest.mark.documents
@@ -306,8 +306,8 @@ def check_option(row: Row, folder: Path) -> None:
         name, *values = (f"--{there.replace('_', '-')}" if is_variable else there).split()
         if name in names_of(program):
             assert typed in ([name], [PAIRS.get(name)])
-        elif program == "classify.py" and name in originals.SYNONYMS:
-            assert typed == [originals.SYNONYMS[name]]
+        elif program == "classify.py" and name in images.SYNONYMS:
+            assert typed == [images.SYNONYMS[name]]
             accept(program, [name, *values], folder)
         else:
             message = refusal(PROGRAMS[program].parse, *SYNTHETIC, name, *values)

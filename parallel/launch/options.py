@@ -2,7 +2,6 @@
 
 A command that was written for ``tools/launch.py`` of MXNet-G and MXNet, or for ``dmlc-submit``,
 runs here as it is where the option means the same, and is answered in one line where it does not.
-docs/porting.md has the same tables.
 """
 
 from __future__ import annotations
@@ -17,25 +16,9 @@ from typing import Any, Optional
 
 from parallel.launch.cluster_files import number
 from parallel.parameter_server.buckets import FEWEST_ELEMENTS, LARGEST, MOST_ELEMENTS
-from runtime import environment
+from runtime import environment, porting
 from runtime.command_line import Parser, positive_integer
 from runtime.process.terminal import print_line
-
-_HINTS = {
-    "--sync-dst-dir --files --archives --auto-file-cache": (
-        "all hosts have the project in the same folder: give --sync, which copies it there, or "
-        "--sync=NAME,... for files and folders of this folder as well"
-    ),
-    "--env*": (
-        "write NAME=VALUE before the launcher; those that libraries read go to all processes, and "
-        "those that SEND_VARIABLES=NAME,... names"
-    ),
-    "--host-ip": "give -i, the interface on which the processes reach each other",
-    "--p3 --*-cores --*-memory --log-* --local-num-attempt --jobname --queue --hdfs-* --sge-* "
-    "--yarn-* --mesos-* --slurm-* --kube-* --ship-libcxx": "leave it out",
-}
-FOREIGN = {name: hint for names, hint in _HINTS.items() for name in names.split()}
-"""Options of these launchers, as patterns, and what to type here instead."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +54,8 @@ def parse(module: str, purpose: str, argv: Optional[Sequence[str]]) -> JobOption
     Raises:
         ConfigError: an option is wrong, or there is no command.
     """
-    parser = Parser(prog=f"python -m {module}", description=purpose, foreign=FOREIGN)
+    foreign = porting.answers("options of the launcher")
+    parser = Parser(prog=f"python -m {module}", description=purpose, foreign=foreign)
     _add_shared_options(parser)
     _add_files(parser)
     _add_own_options(parser)
@@ -87,124 +71,84 @@ def parse(module: str, purpose: str, argv: Optional[Sequence[str]]) -> JobOption
 
 def _add_shared_options(parser: argparse.ArgumentParser) -> None:
     """Add those that ``tools/launch.py`` of MXNet or ``dmlc-submit`` have, also by their names."""
-    parser.add_argument(
-        *("-n", "--num-workers"),
-        dest="workers",
-        type=positive_integer,
-        required=True,
-        metavar="N",
-        help="number of workers",
-    )
-    parser.add_argument(
-        *("-s", "--num-servers"),
-        dest="servers",
-        type=positive_integer,
-        metavar="N",
-        help="number of servers (default: as many as workers)",
-    )
-    parser.add_argument(
-        *("-H", "--hostfile", "--host-file"),
-        dest="hosts",
-        type=Path,
-        metavar="FILE",
-        help="a line for each worker with its address, ADDRESS:PORT for another port of the ssh "
+    add = parser.add_argument
+    count: dict[str, Any] = {"type": positive_integer, "metavar": "N"}
+    add("-n", "--num-workers", dest="workers", required=True, help="number of workers", **count)
+    servers_help = "number of servers (default: as many as workers)"
+    add("-s", "--num-servers", dest="servers", help=servers_help, **count)
+    hosts_help = (
+        "a line for each worker with its address, ADDRESS:PORT for another port of the ssh "
         "server; with fewer lines they are used in turn, with more only the first; without the "
-        "option all workers are on this machine",
+        "option all workers are on this machine"
     )
-    parser.add_argument(
-        *("-i", "--dmlc-interface"),
-        dest="interface",
-        default=environment.variables().get("NIC") or "lo",
-        metavar="NAME",
-        help="the network interface on which all processes listen, and on no other (%(default)s)",
+    also = ("--hostfile", "--host-file")
+    add("-H", *also, dest="hosts", type=Path, metavar="FILE", help=hosts_help)
+    interface_help = (
+        "the network interface on which all processes listen, and on no other (%(default)s)"
     )
-    parser.add_argument(
-        *("--launcher", "--cluster"),
-        choices=("local", "ssh"),
-        default="local",
-        help="start workers and servers on this machine, or on theirs, by ssh with keys "
-        "(%(default)s)",
+    named: dict[str, Any] = {"dest": "interface", "metavar": "NAME", "help": interface_help}
+    add("-i", "--dmlc-interface", default=environment.variables().get("NIC") or "lo", **named)
+    launcher_help = (
+        "start workers and servers on this machine, or on theirs, by ssh with keys (%(default)s)"
     )
-    parser.add_argument(
-        *("-p", "--parameter-partition-num"),
-        dest="partition",
-        metavar="N",
-        help="taken and ignored: MXNet-G divides the weights of a server by it",
-    )
+    ways = ("local", "ssh")
+    add("--launcher", "--cluster", choices=ways, default="local", help=launcher_help)
+    partition_help = "taken and ignored: MXNet-G divides the weights of a server by it"
+    add("-p", "--parameter-partition-num", dest="partition", metavar="N", help=partition_help)
 
 
 def _add_files(parser: argparse.ArgumentParser) -> None:
     """Add the files that ``parallel.autogroup`` writes and ``parallel.launch`` reads."""
-    parser.add_argument(
-        "--groups",
-        type=Path,
-        metavar="FILE",
-        help="a line for each group, the addresses of its workers separated by spaces",
-    )
-    parser.add_argument(
-        "--data-sharding",
-        type=Path,
-        metavar="FILE",
-        help="line k holds start and end of what one worker reads, as parts of 1 (with "
+    add = parser.add_argument
+    file: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+    groups_help = "a line for each group, the addresses of its workers separated by spaces"
+    add("--groups", help=groups_help, **file)
+    sharding_help = (
+        "line k holds start and end of what one worker reads, as parts of 1 (with "
         "--data-allocator 1): the first line is for the worker with the highest address, compared "
-        "as text, and so on downwards, as MXNet numbers workers; the log names each",
+        "as text, and so on downwards, as MXNet numbers workers; the log names each"
     )
-    parser.add_argument(
-        "--server-hosts",
-        type=Path,
-        metavar="FILE",
-        help="line k holds the address and the relative speed of server k; by default the servers "
-        "are on the workers' machines in turn",
+    add("--data-sharding", help=sharding_help, **file)
+    servers_help = (
+        "line k holds the address and the relative speed of server k; by default the servers are "
+        "on the workers' machines in turn"
     )
+    add("--server-hosts", help=servers_help, **file)
 
 
 def _add_own_options(parser: argparse.ArgumentParser) -> None:
     """Add those of this project alone, and the command."""
-    parser.add_argument(
-        "--server-speeds",
-        type=_speeds,
-        default=(),
-        metavar="SPEED,...",
-        help="relative speed of each server, to which its load is proportional; by default equal",
+    add = parser.add_argument
+    speeds_help = (
+        "relative speed of each server, to which its load is proportional; by default equal"
     )
-    parser.add_argument(
-        "--sync",
-        nargs="?",
-        const=(),
-        type=lambda text: tuple(filter(None, text.split(","))),
-        metavar="NAME,...",
-        help="with --launcher ssh: first copy the project, and files or folders of this folder "
-        "(--sync=NAME,...), to all hosts, to the same places",
+    add("--server-speeds", type=_speeds, default=(), metavar="SPEED,...", help=speeds_help)
+    sync_help = (
+        "with --launcher ssh: first copy the project, and files or folders of this folder "
+        "(--sync=NAME,...), to all hosts, to the same places"
     )
-    parser.add_argument(
-        "--tolerate-workers",
-        action="store_true",
-        help="go on without a worker that died; with dist_async and dist_ssync alone",
+    add("--sync", nargs="?", const=(), type=_names, metavar="NAME,...", help=sync_help)
+    tolerate_help = "go on without a worker that died; with dist_async and dist_ssync alone"
+    add("--tolerate-workers", action="store_true", help=tolerate_help)
+    bucket_help = "largest number of weights that are sent as one array (%(default)s)"
+    size: dict[str, Any] = {"type": _bucket_elements, "default": LARGEST, "metavar": "N"}
+    add("--bucket-elements", help=bucket_help, **size)
+    trace_help = "record there the version of every push and pull, to check staleness by"
+    add("--trace", type=Path, metavar="FOLDER", help=trace_help)
+    command_help = (
+        "what every worker runs, such as python classify.py --kv-store dist_async; all that "
+        "follows its first word, or --, belongs to it"
     )
-    parser.add_argument(
-        "--bucket-elements",
-        type=_bucket_elements,
-        default=LARGEST,
-        metavar="N",
-        help="largest number of weights that are sent as one array (%(default)s)",
-    )
-    parser.add_argument(
-        "--trace",
-        type=Path,
-        metavar="FOLDER",
-        help="record there the version of every push and pull, to check staleness by",
-    )
-    parser.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        help="what every worker runs, such as python classify.py --kv-store dist_async; all that "
-        "follows its first word, or --, belongs to it",
-    )
+    add("command", nargs=argparse.REMAINDER, help=command_help)
 
 
 def say(line: str) -> None:
     """Print a line about the job."""
     print_line(f"launch: {line}", file=sys.stderr)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
 
 
 def _speeds(text: str) -> tuple[float, ...]:

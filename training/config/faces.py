@@ -18,10 +18,10 @@ from data.options import FaceDataOptions, check_same_dataset
 from partial_fc.options import COMBINED, LOSSES, HeadOptions
 from partial_fc.options import check_given as check_given_head
 from partial_fc.shard import STATES
-from runtime import command_line, options
+from runtime import command_line, options, porting
 from runtime.errors import ConfigError
 from runtime.options import COUNT, Options, name, number
-from training.config import originals, presets
+from training.config import presets
 from training.config.run import DryRunOptions, FaceRunOptions, default_folder
 from training.config.schedule import (
     RIVALS,
@@ -115,7 +115,7 @@ def parse(argv: Optional[Sequence[str]] = None) -> FaceConfig:
         argv,
         description="Train a face recognition network with Partial FC on MXNet and Horovod.",
         epilog=f"presets: {', '.join(presets.PRESETS)}",
-        foreign=originals.option_answers("train.py"),
+        foreign=porting.option_answers("train.py"),
     )
 
 
@@ -138,7 +138,7 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConf
             chosen.pop("loss", None)
     found = options.overlay((preset, saved, chosen), _RIVALS)
     network = found.get("network", BackboneOptions.network)
-    originals.check_name("--network", network, backbones.names(), "networks")
+    porting.check_name("--network", network, backbones.names(), "networks")
     if not found.get("models_root"):
         data = given.get("rec", saved.get("rec")) or (dataset or "data",)
         found["models_root"] = default_folder(data, network)

@@ -14,10 +14,9 @@ from backbones.options import ClassifierOptions
 from data.options import ImageDataOptions, check_given_images, check_same_dataset
 from parallel.parameter_server import assignment
 from parallel.parameter_server.assignment import SCHEMES
-from runtime import command_line, environment, options
+from runtime import command_line, environment, options, porting
 from runtime.errors import ConfigError
 from runtime.options import COUNT, POSITIVE, POSITIVE_COUNT, Options, Range, name, number
-from training.config import originals
 from training.config.presets import RECIPES
 from training.config.run import (
     AGAIN,
@@ -34,6 +33,15 @@ from training.config.schedule import (
     with_schedule,
 )
 
+SYNONYMS: Mapping[str, str] = {
+    "--num-epoch": "--epochs",
+    "--num-epochs": "--epochs",
+    "--network": "--model",
+    "--mom": "--momentum",
+    "-r": "--resume",
+}
+"""Options of the tutorial, of Grouping-SGD and of MXNet's examples that are taken under both names.
+"""
 HOROVOD = "horovod"
 ALONE = frozenset(("local", "device", "nccl", "local_allreduce_cpu", "local_allreduce_device"))
 """MXNet's stores of one process with several GPUs; here each GPU has a rank, and these are
@@ -138,8 +146,8 @@ def parse(argv: Optional[Sequence[str]] = None) -> ImageConfig:
         argv,
         description="Train an image classifier, data-parallel, on MXNet and Horovod.",
         epilog=f"recipes: {', '.join(RECIPES)}",
-        foreign=originals.option_answers("classify.py"),
-        synonyms=originals.SYNONYMS,
+        foreign=porting.option_answers("classify.py"),
+        synonyms=SYNONYMS,
     )
 
 
@@ -156,7 +164,7 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageCon
     recipe = {"lr_schedule": "cosine", **RECIPES[dataset]}
     layers = (recipe, saved, with_schedule(given))
     found = options.overlay(layers, (*RIVALS, ("lr_schedule", "lr_steps")))
-    originals.check_name("--model", found["model"], classifiers.names(), "models")
+    porting.check_name("--model", found["model"], classifiers.names(), "models")
     if given.get("resume") == AUTO and "lr" in given:
         found["resume"] = AGAIN
     if found.get("kv_store") in ALONE:

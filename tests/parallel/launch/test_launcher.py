@@ -12,11 +12,11 @@ from parallel import autogroup, grouping
 from parallel.launch import launcher, ssh, sync
 from parallel.launch.__main__ import main
 from parallel.launch.cluster_files import WorkerHosts, read_hosts, read_shares
-from parallel.launch.options import FOREIGN, JobOptions, parse
-from runtime.command_line import hint_for
+from parallel.launch.options import JobOptions, parse
+from runtime import porting
 from runtime.errors import ConfigError, DataError
 from tests.support.typed import names_of
-from training.config import originals
+from training.config import images
 
 SYNC = "-- x.py --kv-store dist_sync"
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,7 +41,7 @@ def parsed(line: str) -> JobOptions:
     ("--", "the following arguments are required: command"),
     ("--server-speed 2,1 python x.py", "unrecognized arguments: --server-speed"),
     ("--launcher mpi python x.py", "--launcher/--cluster: invalid choice: 'mpi' (choose from"),
-    ("--sync-dst-dir /tmp/x python x.py", "--sync-dst-dir is not an option here: all hosts"),
+    ("--sync-dst-dir /tmp/x python x.py", "--sync-dst-dir is not an option here: type `--sync`"),
     ("--slurm-worker-nodes 2 x", "--slurm-worker-nodes is not an option here: leave it"),
     ("-- x.py --kv-store horovod", "--kv-store 'horovod' has no servers"),
     ("-- x.py --kv-store dist_asinc", "(did you mean 'dist_async'?)"),
@@ -90,8 +90,8 @@ def test_the_parts_of_a_command_line() -> None:
 
 
 def test_no_hint_is_for_an_option_of_the_program_that_it_starts() -> None:
-    own = {*names_of("classify.py"), *originals.SYNONYMS}
-    assert not [name for name in own if hint_for(name, FOREIGN)]
+    own = {*names_of("classify.py"), *images.SYNONYMS}
+    assert not own & {*porting.answers("options of the launcher")}
 
 
 @pytest.mark.parametrize(("command", "groups", "shares"), [

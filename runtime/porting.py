@@ -1,14 +1,13 @@
 """Answers to somebody who types the options of a program that this toolkit follows.
 
-They come from InsightFace's Partial FC on MXNet or its arcface_torch, from Horovod's examples, the
-Horovod tutorial for CIFAR-10 or Grouping-SGD. A similar name of ours would be a wrong answer to
-most of them. What to type here instead is in the tables of docs/porting.md, which are read for it.
+A similar name of ours would be a wrong answer to most of them. What to type here instead is in the
+tables of docs/porting.md, which are read for it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,18 +16,8 @@ from runtime.command_line import hint_for
 from runtime.errors import ConfigError
 from runtime.files import read_text
 
-_PAGE = Path(__file__).parents[2] / "docs/porting.md"
+_PAGE = Path(__file__).parents[1] / "docs/porting.md"
 _TABLE = re.compile(r"<!-- ([a-z. ]+) -->\n\n.*\n\|[-|]+\n((?:\|.*\n)+)")
-
-SYNONYMS: Mapping[str, str] = {
-    "--num-epoch": "--epochs",
-    "--num-epochs": "--epochs",
-    "--network": "--model",
-    "--mom": "--momentum",
-    "-r": "--resume",
-}
-"""Options of the tutorial, of Grouping-SGD and of MXNet's examples that ``classify.py`` takes under
-both names."""
 
 
 def answers(kind: str) -> dict[str, str]:
