@@ -59,7 +59,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     for variables, message in (
         ({"HOSTFILE": "\x1b[31mx"}, "error: HOSTFILE=' [31mx' cannot be read; give a file with"),
         ({"WORKERS": "two"}, "error: WORKERS='two' is not a number of processes; give one from 1"),
-        ({"DATA_DIR": "none"}, "none/data_batch_1 does not exist; --data-dir needs data_batch_1"),
+        ({"DATA_DIR": "none"}, "none/data_batch_1 does not exist; --data-dir needs all files of"),
     ):
         assert message in run(tmp_path, "bsp", status=2, **variables).stderr
 
