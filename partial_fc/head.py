@@ -14,7 +14,6 @@ Shapes: b batch of a rank, B global batch, D embedding, S sampled rows of this r
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,7 +35,6 @@ from partial_fc.rows.host import HostRows
 from partial_fc.rows.interface import NEVER, SMALLEST_NORM, Logits, Negatives, Placed, Rows
 from partial_fc.rows.stored import StoredRows
 from partial_fc.shard import Sample, Sampler, Shard, centers_of
-from partial_fc.store.center_store import StoreOptions
 from runtime import devices
 from runtime.devices import Communicator
 from runtime.environment import usable_dtype
@@ -81,7 +79,7 @@ class PartialFC(Stateful):
         shard: Shard,
         world: Communicator,
     ) -> None:
-        """Read the scale, the filter and the type of the products from ``options``.
+        """Read scale, filter, type of the products and folder of centers from ``options``.
 
         The products read and write that type; sums, norms, softmax and update are float32.
         """
@@ -91,6 +89,7 @@ class PartialFC(Stateful):
         self._world = world
         self.margin = margin
         self._scale = options.scale
+        self._pretrained = None if options.starts_from_means else options.pretrained_centers
         threshold = options.filter_threshold
         self._limit = threshold * options.scale if threshold < 1.0 else NEVER
         self._products = Products(TYPES[options.head_dtype])
@@ -109,7 +108,7 @@ class PartialFC(Stateful):
         optimizer: RowOptimizer,
         seed: int,
     ) -> PartialFC:
-        """Cut the classes over the ranks and draw or read this rank's centers.
+        """Cut the classes over the ranks and draw this rank's centers.
 
         Args:
             options: of the whole head.
@@ -121,7 +120,7 @@ class PartialFC(Stateful):
 
         Raises:
             ConfigError: the device has no products of that type, or there is another run's store.
-            DataError: the centers to be read are missing, damaged, or of another shape.
+            DataError: the store is damaged.
         """
         num_classes, embedding_size = shape
         if options.head_dtype == "bfloat16" and not devices.is_host(context):
@@ -131,9 +130,6 @@ class PartialFC(Stateful):
         dtype = usable_dtype("--head-dtype", options.head_dtype)
         options = replace(options, head_dtype=dtype)
         shard = Shard(world.rank, world.size, num_classes)
-        read = None
-        if options.pretrained_centers is not None and not options.starts_from_means:
-            read = partial(read_centers, Path(options.pretrained_centers), shard, embedding_size)
         rows: Rows
         if options.center_store is not None:
             if not devices.is_host(context):
@@ -141,11 +137,9 @@ class PartialFC(Stateful):
                     f"--center-store {options.center_store} is for CPUs, whose kernels read its "
                     "rows; leave it out on a GPU"
                 )
-            memory = int(options.center_memory * 2**30)
-            place = StoreOptions(Path(os.path.realpath(options.center_store)), memory, seed)
-            rows = StoredRows(place, shard, embedding_size, optimizer, world, read)
+            rows = StoredRows(options, shard, embedding_size, optimizer, world, seed)
         else:
-            centers = read() if read else initial_centers(shard, embedding_size, seed)
+            centers = initial_centers(shard, embedding_size, seed)
             if devices.is_host(context):
                 rows = HostRows(centers, optimizer)
             else:
@@ -156,6 +150,9 @@ class PartialFC(Stateful):
     @override
     def begin(self, run: Path) -> None:
         self.rows.begin(str(run.resolve()))
+        if self._pretrained is not None:
+            (size,) = self.rows.row_shapes["centers"]
+            self.rows.load("centers", 0, read_centers(Path(self._pretrained), self.shard, size))
 
     def start_from(self, directions: NDArray[np.float32]) -> None:
         """Replace the initial centers by others of the same length, in these directions.

@@ -155,7 +155,7 @@ FACES: dict[str, Run] = {
     "memory": (TINY + "--batch-size 1 --lr 0.01 --wd 0", [
         ("--margins 1,0.25,0.125", CombinedMargin(1.0, 0.25, 0.125), "PartialFC.margin"),
         ("--center-store {folder}/store", "StoredRows", "PartialFC.result.rows.__class__.__name__"),
-        ("--center-memory 0.5", 2**29, "StoredRows.options.memory"),
+        ("--center-memory 0.5", 0.5, "StoredRows.options.center_memory"),
         ("--optimizer adam", "adam", "rules.update.options.optimizer"),
         ("--optimizer adam", {"first_moments", "second_moments", "step_counts"},
          lambda seen: seen.values("optimizers.build.result.states")[0].keys()),

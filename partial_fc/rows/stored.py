@@ -11,7 +11,7 @@ Shapes: see ``partial_fc.rows.interface``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from partial_fc.optimizers import RowGradients, RowOptimizer
+from partial_fc.options import HeadOptions
 from partial_fc.rows.host import HostRows
 from partial_fc.rows.interface import Placed
 from partial_fc.shard import Int64Array, Sample, Shard
-from partial_fc.store.center_store import CenterStore, StoreOptions
+from partial_fc.store.center_store import CenterStore
 from partial_fc.store.header import STORE
-from partial_fc.store.records import Arrays, Layout, Part
+from partial_fc.store.records import Arrays, Part, empty
 from runtime.devices import Communicator
 from runtime.mxnet import mx
 from runtime.state import Saved, State
@@ -58,29 +59,25 @@ class _Stage(NamedTuple):
 
 
 class StoredRows(HostRows):
-    """Rows of a store, which is where ``options`` says."""
+    """Rows of a store, which is where ``options`` say."""
 
     reads_ahead = True
 
     def __init__(
         self,
-        options: StoreOptions,
+        options: HeadOptions,
         shard: Shard,
         embedding_size: int,
         optimizer: RowOptimizer,
         world: Communicator,
-        read_centers: Optional[Callable[[], NDArray[np.float32]]] = None,
+        seed: int,
     ) -> None:
-        """Open a store or make it; see ``CenterStore``.
-
-        ``read_centers`` returns the centers that a new run begins with, instead of initial ones.
-        """
+        """Open a store or make it; see ``CenterStore``."""
         super().__init__(np.empty((0, embedding_size), np.float32), optimizer)
         self._waited, self._since = 0.0, time.perf_counter()
-        self._shard, self._layout = shard, Layout(embedding_size, optimizer.states)
-        self._store = CenterStore(options, shard, self._layout, world)
+        self._shard, states = shard, optimizer.states
+        self._store = CenterStore(options, shard, embedding_size, states, world, seed)
         self._memory: list[Arrays] = []
-        self._read_centers = read_centers
         self._current: Optional[_Stage] = None
         self._ahead: list[_Stage] = []
 
@@ -124,10 +121,6 @@ class StoredRows(HostRows):
         return copies
 
     @override
-    def snapshot(self) -> dict[str, NDArray[Any]]:
-        return self.export()
-
-    @override
     def load(self, name: str, first: int, values: NDArray[Any]) -> None:
         self._current, self._ahead = None, []
         for part in self._pieces(first, first + len(values)):
@@ -152,8 +145,6 @@ class StoredRows(HostRows):
     @override
     def begin(self, run: str) -> None:
         self._store.begin(run)
-        if self._read_centers is not None:
-            self.load("centers", 0, self._read_centers())
 
     @override
     def averages(self) -> dict[str, float]:
@@ -184,12 +175,12 @@ class StoredRows(HostRows):
         """Memory that no stage uses any more, for this many rows."""
         memory = self._memory.pop(0) if len(self._memory) == _STAGES else None
         if memory is None or len(memory["centers"]) < num_rows:
-            memory = self._layout.empty(num_rows)
+            memory = empty(self._store.layout, num_rows)
         self._memory.append(memory)
         return {name: array[:num_rows] for name, array in memory.items()}
 
     def _read_now(self, rows: Int64Array) -> Arrays:
-        arrays = self._layout.empty(rows.size)
+        arrays = empty(self._store.layout, rows.size)
         self._store.wait(self._store.read(self._part(arrays, rows, np.arange(rows.size))))
         return arrays
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from partial_fc.shard import ENTRY, RowState
-from partial_fc.store.records import Layout
+from partial_fc.store.records import Layout, layout_of
 from partial_fc.store.undo import logs
 from runtime.errors import ConfigError, DataError
 from runtime.files import create, open_kept, read_file, write_atomically
@@ -117,9 +117,9 @@ class Header:
             ) from None
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> Layout[Any]:
         """The layout of the records."""
-        return Layout(self.embedding, self.states)
+        return layout_of(self.embedding, self.states)
 
     def check_files(self, folder: Path) -> None:
         """Raise ``DataError`` if the file with an entry of each class has another length."""

@@ -32,9 +32,8 @@ import fcntl
 import os
 import zlib
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Optional
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +48,8 @@ Rows = NDArray[np.int64]
 
 # Classes that are looked at together.
 _AT_ONCE = 1 << 20
-# What records begin at a multiple of, in words: a line of the processor's cache.
-_ALIGNMENT = 16
+# What records begin at a multiple of, in bytes: a line of the processor's cache.
+_ALIGNMENT = 64
 # Places that a rank takes at a time: rows of a rank stand together, and few are lost in a kill.
 _PLACES_AT_ONCE = 4096
 # Requests to the disk at a time. They wait in the system, so they are more than the processors.
@@ -60,54 +59,25 @@ _ROWS_PER_TASK = 256
 
 Arrays = dict[str, NDArray[Any]]
 """Rows in memory, as the head's kernels take them: "centers" [R, D] and the optimizer's states."""
+Layout = np.dtype
+"""The type of a record: a field for the center, and one for each state."""
 
 
-@dataclass(frozen=True)
-class Layout:
-    """What a record holds.
+def layout_of(embedding: int, states: Mapping[str, RowState]) -> Layout[Any]:
+    """Return the layout of records of centers [D] with these states; the wide fields come first."""
+    centers = {"centers": RowState("float32", wide=True)}
+    fields = dict(sorted({**centers, **states}.items(), key=lambda item: not item[1].wide))
+    used = sum(state.num_bytes(1, embedding) for state in fields.values())
+    formats = [(state.dtype, state.shape(1, embedding)[1:]) for state in fields.values()]
+    size = -(-used // _ALIGNMENT) * _ALIGNMENT
+    return np.dtype({"names": [*fields], "formats": formats, "itemsize": size})
 
-    Attributes:
-        embedding: D.
-        states: of the optimizer, by name; their numbers have four bytes.
-    """
 
-    embedding: int
-    states: Mapping[str, RowState]
-
-    @property
-    def arrays(self) -> dict[str, RowState]:
-        """The arrays in the order of a record: those [R, D] first, of these the centers."""
-        wide = {name: state for name, state in self.states.items() if state.wide}
-        return {"centers": RowState("float32", wide=True), **wide, **self.states}
-
-    @property
-    def words(self) -> int:
-        """The length of a record, in words of four bytes."""
-        used = sum(state.num_bytes(1, self.embedding) for state in self.arrays.values()) // 4
-        return -(-used // _ALIGNMENT) * _ALIGNMENT
-
-    @property
-    def num_bytes(self) -> int:
-        """The length of a record."""
-        return 4 * self.words
-
-    def empty(self, num_rows: int) -> Arrays:
-        """Return arrays for this many rows, with any numbers in them."""
-        return {
-            name: np.empty(state.shape(num_rows, self.embedding), state.dtype)
-            for name, state in self.arrays.items()
-        }
-
-    def views(self, images: Words) -> Arrays:
-        """Return the arrays that are in images of records, [R, words], in the same memory."""
-        found, start = {}, 0
-        for name, state in self.arrays.items():
-            stop = start + state.num_bytes(1, self.embedding) // 4
-            found[name] = images[:, start:stop].view(state.dtype)
-            if not state.wide:
-                found[name] = found[name][:, 0]
-            start = stop
-        return found
+def empty(layout: Layout[Any], num_rows: int) -> Arrays:
+    """Return arrays for this many rows, with any numbers in them."""
+    assert layout.names is not None
+    fields = {name: layout[name] for name in layout.names}
+    return {name: np.empty((num_rows, *field.shape), field.base) for name, field in fields.items()}
 
 
 class Part(NamedTuple):
@@ -139,13 +109,12 @@ class Index:
 
     def __init__(self, entries: Words) -> None:
         """Use these entries, of all classes."""
-        self.entries = entries.reshape(-1, 2)
+        self.entries = np.asarray(entries).reshape(-1, 2)
         self.checks, self.places = self.entries[:, 0], self.entries[:, 1]
 
-    def end(self, first: int, last: int) -> int:
-        """One past the last place that a class from ``first`` to before ``last`` has."""
-        places = self.places[first:last][self.checks[first:last] != 0]
-        return int((places + np.int64(1)).max(initial=0))
+    def end(self) -> int:
+        """One past the last place that a class has."""
+        return int((self.places[self.checks != 0] + np.int64(1)).max(initial=0))
 
     def checksum(self, first: int, last: int) -> int:
         """CRC-32 of ``checks`` of the classes from ``first`` to before ``last``."""
@@ -162,32 +131,49 @@ class Records:
     Methods raise ``OSError`` where the system fails, and ``DataError`` where a record is damaged.
     """
 
-    def __init__(self, file: int, index: Index, layout: Layout, *, seed: int, salt: int) -> None:
+    def __init__(
+        self, file: int, index: Index, layout: Layout[Any], *, seed: int, salt: int
+    ) -> None:
         """Use the open file, whose descriptor this rank alone has, and the index of all classes.
 
         The seed is that of the initial centers; the salt distinguishes the checksums of this store
         from those of others.
         """
         self._file, self.index, self.layout = file, index, layout
+        self.words = layout.itemsize // 4
         # Places at the end of the file that this rank alone has taken.
         self._free = np.empty(0, np.int64)
         self._seed = seed
-        self._multipliers = np.random.default_rng((salt, layout.words)).integers(
-            2**64, size=layout.words + 1, dtype=np.uint64
+        self._multipliers = np.random.default_rng((salt, self.words)).integers(
+            2**64, size=self.words + 1, dtype=np.uint64
         )
+        self._threads = ThreadPoolExecutor(_THREADS, "center-rows")
+
+    def close(self) -> None:
+        """End the threads, after what they were given."""
+        self._threads.shutdown()
+
+    def _spread(self, action: Callable[[slice], Any], num_rows: int) -> list[Any]:
+        """Do something to all rows, some at a time."""
+        tasks = min(-(-num_rows // _ROWS_PER_TASK), _THREADS)
+        bounds = np.linspace(0, num_rows, tasks + 1, dtype=np.int64)
+        return [*self._threads.map(action, map(slice, bounds[:-1], bounds[1:]))]
 
     def read(self, part: Part) -> None:
         """Fill rows in memory from the file, or with initial centers."""
+        self._spread(lambda few: self._read_some(part.some(few)), part.classes.size)
+
+    def _read_some(self, part: Part) -> None:
         is_new = self.index.checks[part.classes] == 0
         new, written = part.some(is_new), part.some(~is_new)
-        centers = np.empty((new.classes.size, self.layout.embedding), np.float32)
+        centers = np.empty((new.classes.size, *self.layout["centers"].shape), np.float32)
         draw(new.classes, self._seed, centers)
         for name, array in part.arrays.items():
             array[new.places] = centers if name == "centers" else 0
-        self.unpack(self.images(written.classes), written)
+        self.unpack(self._images(written.classes), written)
 
-    def make_room(self, classes: Rows) -> None:
-        """Give places to those of some classes that were never written, for ``write``."""
+    def _make_room(self, classes: Rows) -> None:
+        """Give places to those of some classes that were never written."""
         new = classes[self.index.checks[classes] == 0]
         if new.size > self._free.size:
             self._extend(max(new.size - self._free.size, _PLACES_AT_ONCE))
@@ -196,29 +182,37 @@ class Records:
     def _extend(self, count: int) -> None:
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
-            end = -(-os.fstat(self._file).st_size // self.layout.num_bytes)
-            os.ftruncate(self._file, (end + count) * self.layout.num_bytes)
+            end = -(-os.fstat(self._file).st_size // self.layout.itemsize)
+            os.ftruncate(self._file, (end + count) * self.layout.itemsize)
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
         self._free = np.concatenate((self._free, np.arange(end, end + count)))
 
     def write(self, part: Part) -> bool:
         """Write rows to their places; returns True if all numbers are finite."""
-        images = np.zeros((part.classes.size, self.layout.words), np.uint32)
-        views = self.layout.views(images)
-        for name, view in views.items():
-            view[:] = part.arrays[name][part.places]
+        self._make_room(part.classes)
+        return all(self._spread(lambda few: self._write_some(part.some(few)), part.classes.size))
+
+    def _write_some(self, part: Part) -> bool:
+        images = np.zeros((part.classes.size, self.words), np.uint32)
+        records = images.view(self.layout)[:, 0]
+        for name, array in part.arrays.items():
+            records[name] = array[part.places]
         self.put(part.classes, self._checksums(part.classes, images), images)
-        return all(np.isfinite(view).all() for view in views.values())
+        return all(np.isfinite(records[name]).all() for name in part.arrays)
 
     def images(self, classes: Rows) -> Words:
         """Return the records of classes as they are in the file, [R, words]; checked."""
-        images = np.empty((classes.size, self.layout.words), np.uint32)
+        parts = self._spread(lambda few: self._images(classes[few]), classes.size)
+        return np.concatenate([np.empty((0, self.words), np.uint32), *parts])
+
+    def _images(self, classes: Rows) -> Words:
+        images = np.empty((classes.size, self.words), np.uint32)
         count = _read(self._file, images.ctypes.data, self.index.places[classes], images)
         if count < classes.size:
             # Raises what the system says of it.
-            place = int(self.index.places[classes[count]])
-            os.pread(self._file, self.layout.num_bytes, place * self.layout.num_bytes)
+            size = self.layout.itemsize
+            os.pread(self._file, size, int(self.index.places[classes[count]]) * size)
         are_intact = self._checksums(classes, images) == self.index.checks[classes]
         are_intact[count:] = False
         if not are_intact.all():
@@ -233,12 +227,13 @@ class Records:
 
     def unpack(self, images: Words, part: Part) -> None:
         """Fill rows in memory from images of their records."""
-        for name, view in self.layout.views(images).items():
-            part.arrays[name][part.places] = view
+        records = images.view(self.layout)[:, 0]
+        for name, array in part.arrays.items():
+            array[part.places] = records[name]
 
     def put(self, classes: Rows, checks: Words, images: Words) -> None:
         """Write records with these checksums to their places."""
-        places, size = self.index.places[classes], self.layout.num_bytes
+        places, size = self.index.places[classes], self.layout.itemsize
         count = _write(self._file, images.ctypes.data, places, images)
         # Again by Python's call, which raises what is wrong.
         for place, image in zip(places[count:].tolist(), images[count:]):
@@ -273,54 +268,3 @@ def _write(file, address, places, images):  # type: ignore[no-untyped-def]
         if write_at(file, address + row * size, size, np.int64(places[row]) * size) != size:
             return row
     return places.size
-
-
-class Transfers:
-    """What a store reads and writes while the head computes."""
-
-    def __init__(self) -> None:
-        """Start the threads."""
-        self._ordered = ThreadPoolExecutor(1, "centers")
-        self._requests = ThreadPoolExecutor(_THREADS, "center-rows")
-        self._last: Optional[Future[Any]] = None
-        self._last_flush: Optional[Future[Any]] = None
-        self._error: Optional[BaseException] = None
-
-    def submit(self, action: Callable[[], Any]) -> Future[Any]:
-        """Do something after everything that was asked for before."""
-        self._last = self._ordered.submit(self._run, action)
-        return self._last
-
-    def flush(self, action: Callable[[], Any]) -> None:
-        """Do something beside reads and writes, once the flush before has ended."""
-        if self._last_flush is not None:
-            self._last_flush.result()
-        self._last_flush = self._requests.submit(self._run, action)
-
-    def spread(self, action: Callable[[slice], Any], num_rows: int) -> list[Any]:
-        """Do something to all rows, some at a time; for what ``submit`` does."""
-        tasks = min(-(-num_rows // _ROWS_PER_TASK), _THREADS)
-        bounds = np.linspace(0, num_rows, tasks + 1, dtype=np.int64)
-        parts = [slice(*pair) for pair in zip(bounds[:-1], bounds[1:])]
-        return [*self._requests.map(action, parts)]
-
-    def wait(self, future: Optional[Future[Any]] = None) -> None:
-        """Wait for something, or for everything that was asked for; raise what has gone wrong."""
-        last = future or self._last
-        if last is not None:
-            last.result()
-        if self._error is not None:
-            raise self._error
-
-    def close(self) -> None:
-        """End the threads, after everything that they were given."""
-        self._ordered.shutdown()
-        self._requests.shutdown()
-
-    def _run(self, action: Callable[[], Any]) -> None:
-        try:
-            if self._error is None:
-                action()
-        except BaseException as error:
-            # Whoever waits raises it.
-            self._error = error

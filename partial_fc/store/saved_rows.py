@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partial_fc.store.header import INDEX, RECORDS, Header, Origin, StoreFolder, check_number
-from partial_fc.store.records import Arrays, Index, Part, Records, Rows, Transfers
-from partial_fc.store.undo import blocks, check_index, logs_since
+from partial_fc.store.records import Arrays, Index, Part, Records, Rows, empty
+from partial_fc.store.undo import logs, undone
 from runtime.files import open_descriptor, open_regular
 
 # Rows that are read at a time.
@@ -48,22 +48,19 @@ class SavedRows:
             check_number(found.number if found else None, origin)
             opened.callback(os.close, store.lock(fcntl.LOCK_SH))
             self.header = header = store.read_header()
-            self._layout = header.layout
             file = open_descriptor(folder / RECORDS)
             opened.callback(os.close, file)
             with open_regular(folder / INDEX) as index_file:
                 # A copy of this process alone, which ``_find_changes`` changes.
                 index = Index(np.memmap(index_file, np.uint32, mode="c"))
-            self._records = Records(file, index, self._layout, seed=header.seed, salt=header.number)
-            # Records stand in the order of their first writes: many are read at a time.
-            self._transfers = Transfers()
-            opened.callback(self._transfers.close)
+            layout, numbers = header.layout, {"seed": header.seed, "salt": header.number}
+            self._records = Records(file, index, layout, **numbers)
+            opened.callback(self._records.close)
             self._find_changes(update, opened)
             self.header.check_attempt(origin, update)
             self._opened = opened.pop_all()
         self.shapes: dict[str, tuple[str, tuple[int, ...]]] = {
-            name: (array.dtype.name, array.shape[1:])
-            for name, array in self._layout.empty(0).items()
+            name: (array.dtype.name, array.shape[1:]) for name, array in empty(layout, 0).items()
         }
 
     def __enter__(self) -> SavedRows:
@@ -96,33 +93,29 @@ class SavedRows:
             yield np.arange(first, min(first + _ROWS, self.header.last))
 
     def _read(self, classes: Rows) -> Arrays:
-        arrays, sources = self._layout.empty(classes.size), self._sources[classes]
+        arrays, sources = empty(self._records.layout, classes.size), self._sources[classes]
         current, logged = np.flatnonzero(sources == 0), np.flatnonzero(sources)
         with self._explained():
-            part = Part(arrays, classes[current], current)
-            self._transfers.spread(lambda few: self._records.read(part.some(few)), current.size)
-            images = np.empty((logged.size, self._layout.words), np.uint32)
+            self._records.read(Part(arrays, classes[current], current))
+            images = np.empty((logged.size, self._records.words), np.uint32)
             for image, one in zip(images, classes[logged]):
-                log, size = self._logs[self._sources[one] - 1], self._layout.num_bytes
-                image[:] = np.frombuffer(os.pread(log, size, int(self._offsets[one])), np.uint32)
+                log, place = self._logs[self._sources[one] - 1], int(self._offsets[one])
+                image[:] = np.frombuffer(os.pread(log, image.nbytes, place), np.uint32)
             self._records.unpack(images, Part(arrays, classes[logged], logged))
         return arrays
 
     def _find_changes(self, update: int, opened: ExitStack) -> None:
         """Find the rows that have changed since the checkpoint, in the oldest log that has each."""
-        found, checks = logs_since(self._folder, update), self._records.index.checks
-        self._logs: list[int] = []
+        paths = [path for _, path in logs(self._folder)]
+        self._logs = [open_descriptor(path) for path in paths]
+        for log in self._logs:
+            opened.callback(os.close, log)
         # Of each class the log that has its row, from 1, and where; pages of zeros take no memory.
         self._sources = np.zeros(self.header.classes, np.int32)
         self._offsets = np.zeros(self.header.classes, np.int64)
-        for number, (_, path) in enumerate(found, start=1):
-            self._logs.append(open_descriptor(path))
-            opened.callback(os.close, self._logs[-1])
-            for block in blocks(path, self._layout.words, self.header.classes):
-                self._records.check(block.classes, block.checks, block.images)
-                # A row that had never been written is in no log.
-                self._sources[block.new] = checks[block.new] = 0
-                self._sources[block.classes], checks[block.classes] = number, block.checks
-                places = np.arange(block.classes.size) * self._layout.num_bytes
-                self._offsets[block.classes] = block.start + places
-        check_index(found, update, self._records.index, (self.header.first, self.header.last))
+        for path, block in undone(self._folder, update, self._records, self._records.index):
+            # A row that had never been written is in no log.
+            self._sources[block.new] = 0
+            self._sources[block.classes] = 1 + paths.index(path)
+            places = np.arange(block.classes.size) * self._records.layout.itemsize
+            self._offsets[block.classes] = block.start + places

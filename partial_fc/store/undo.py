@@ -11,8 +11,8 @@ A log is a head and a list of blocks, each a head, the rows that follow, and the
 has a checksum of its own, so that no number in it is believed, and no memory allocated, before it
 is known to be right. A process that is killed while it writes a block has not overwritten these
 rows; so a block that does not fit into its file was cut off by a kill, and is the last one. The
-head of the log says what the index was: a log that has lost a block whose rows were overwritten
-does not lead back there.
+head of each log says what the index was: if any log was removed, or has lost a block whose rows
+were overwritten, the others do not lead back there.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from partial_fc.store.records import Index, Rows, Words
+from partial_fc.store.records import Index, Records, Rows, Words
 from runtime.errors import DataError
 from runtime.files import open_kept, open_regular, write_atomically
 
@@ -65,7 +65,8 @@ class UndoLog:
     ) -> None:
         """Begin a rank's log of the checkpoint of ``update``, in place of an earlier one.
 
-        It says what the index of the store is from the first of ``classes`` to before the second.
+        No rank changes the index meanwhile, in which the store has the ``classes`` from the first
+        to before the second.
         """
         self.update = update
         path = folder / f"undo-{update:08d}.rank-{rank:04d}"
@@ -96,15 +97,34 @@ def logs(folder: Path) -> list[tuple[int, Path]]:
     return sorted(named, key=lambda item: (-item[0], item[1]))
 
 
-def logs_since(folder: Path, update: int) -> list[tuple[int, Path]]:
-    """The logs that lead back to a checkpoint, as ``logs``; ``DataError``: it has none."""
+def undone(
+    folder: Path, update: int, records: Records, index: Index
+) -> Iterator[tuple[Path, Block]]:
+    """Return an index to a checkpoint; yields what the logs hold, the newest first.
+
+    Raises:
+        DataError: the logs are damaged or incomplete; ``records`` checks theirs.
+    """
     found = [(age, path) for age, path in logs(folder) if age >= update]
     if update not in [age for age, _ in found]:
         raise DataError(
             f"it does not reach back to update {update}, only to the checkpoints in the folder of "
             "its run; use a later one"
         )
-    return found
+    for _, path in found:
+        for block in blocks(path, records.words, len(index.checks)):
+            records.check(block.classes, block.checks, block.images)
+            index.checks[block.new] = 0
+            index.checks[block.classes] = block.checks
+            yield path, block
+    for path in (path for age, path in found if age == update):
+        with open_regular(path) as file:
+            checksum, first, last = _read_head(file, _LOG)
+        if index.checksum(first, last) != checksum:
+            raise DataError(
+                f"{path} does not lead back to the rows of its checkpoint: a log was cut off or "
+                "removed, or the index is damaged; use another checkpoint"
+            )
 
 
 def blocks(path: Path, words: int, classes: int) -> Iterator[Block]:
@@ -131,32 +151,6 @@ def blocks(path: Path, words: int, classes: int) -> Iterator[Block]:
             new, rows = np.split(both, [num_new])
             checks = np.frombuffer(listed, np.uint32, num_rows, 8 * (num_new + num_rows))
             yield Block(new, rows, checks, images.reshape(num_rows, words), start)
-
-
-def check_index(
-    found: Sequence[tuple[int, Path]], update: int, index: Index, classes: tuple[int, int]
-) -> None:
-    """Raise ``DataError`` if an index is not the one with which the logs of a checkpoint began.
-
-    The index is that after all logs that were ``found`` are undone. Of the classes from the first
-    of ``classes`` to before the second, each has to be in a log of the checkpoint.
-    """
-    ranges = []
-    for path in (path for age, path in found if age == update):
-        with open_regular(path) as file:
-            checksum, first, last = _read_head(file, _LOG)
-        if index.checksum(first, last) != checksum:
-            raise DataError(
-                f"{path} does not lead back to the rows of its checkpoint: a log was cut off or "
-                "removed, or the index is damaged; use another checkpoint"
-            )
-        ranges.append((first, last))
-    start, stop = classes
-    for first, last in sorted(ranges):
-        if first <= start:
-            start = max(start, last)
-    if start < stop:
-        raise DataError(f"the undo log of class {start} was removed; use another checkpoint")
 
 
 def _head(magic: bytes, checksum: int, first: int, second: int) -> bytes:

@@ -164,6 +164,7 @@ def test_any_number_of_ranks_reads_those_of_any_other(theirs: int, tmp_path: Pat
     options, rule = HeadOptions(pretrained_centers=str(folder)), optimizers.build("sgd", 0.9, 5e-4)
     shape, world = (CLASSES, SIZE), LoneWorld()
     head = PartialFC.create(options, shape, world, mx.cpu(), optimizer=rule, seed=1)
+    head.begin(tmp_path)
     np.testing.assert_array_equal(head.rows.export()["centers"], CENTERS)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from partial_fc.rows.stored import StoredRows
 from partial_fc.store.header import STORE, Header, Origin
-from partial_fc.store.records import Index, Layout, Records
+from partial_fc.store.records import Index, Records, layout_of
 from partial_fc.store.saved_rows import SavedRows
 from partial_fc.store.undo import UndoLog, blocks, logs
 from runtime.errors import ConfigError, DataError
@@ -137,7 +137,7 @@ def another(update: int) -> Any:
 def test_the_store_of_another_run_is_not_overwritten(tmp_path: Path) -> None:
     origin = runs.trained(tmp_path)
     with another(8), runs.stored(runs.LONE, tmp_path) as head:
-        runs.advance(runs.LONE, head, 0, 1)
+        head.begin(tmp_path)
     with pytest.raises(DataError, match="are in the store of its run; give its folder with"):
         runs.create(runs.LONE, None).load_state(runs.saved(origin, 8))
     runs.restored(origin, 8, tmp_path)
@@ -310,14 +310,14 @@ def test_a_run_excludes_readers_and_other_runs(tmp_path: Path) -> None:
 
 
 def test_places_follow_each_other_and_those_of_ranks_differ(tmp_path, monkeypatch) -> None:
-    path, layout, record = tmp_path / "records", Layout(3, {}), 64
+    path, layout, record = tmp_path / "records", layout_of(3, {}), 64
 
     def opened() -> Records:
         file, index = os.open(path, os.O_RDWR | os.O_CREAT, 0o666), np.zeros((5000, 2), np.uint32)
         return Records(file, Index(index), layout, seed=0, salt=0)
 
     def take(own: Records, count: int) -> np.ndarray:
-        own.make_room(np.arange(count))
+        own._make_room(np.arange(count))
         return own.index.places[:count].copy()
 
     one = opened()
