@@ -11,7 +11,6 @@ Shapes: see ``partial_fc.rows.interface``.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -31,7 +30,7 @@ from runtime.mxnet import mx
 from runtime.state import Saved, State
 
 _STAGES = 3
-# Rows that are read or written at a time where all are.
+# Rows that are loaded at a time.
 _ROWS_AT_ONCE = 1 << 15
 
 
@@ -110,23 +109,16 @@ class StoredRows(HostRows):
     @override
     def export(self) -> dict[str, NDArray[Any]]:
         """A copy, read from the disk: for shards that fit in memory."""
-        copies: dict[str, NDArray[Any]] = {
-            name: np.empty((self._shard.size, *shape), self._arrays[name].dtype)
-            for name, shape in self.row_shapes.items()
-        }
-        for part in self._pieces(0, self._shard.size):
-            arrays = self._read_now(np.arange(part.start, part.stop))
-            for name, copy in copies.items():
-                copy[part] = arrays[name]
-        return copies
+        return self._read_now(np.arange(self._shard.size))
 
     @override
     def load(self, name: str, first: int, values: NDArray[Any]) -> None:
         self._current, self._ahead = None, []
-        for part in self._pieces(first, first + len(values)):
-            rows = np.arange(part.start, part.stop)
+        for start in range(0, len(values), _ROWS_AT_ONCE):
+            some = values[start : start + _ROWS_AT_ONCE]
+            rows = np.arange(first + start, first + start + len(some))
             arrays = self._read_now(rows)
-            arrays[name][:] = values[part.start - first : part.stop - first]
+            arrays[name][:] = some
             self._store.write(self._part(arrays, rows, np.arange(rows.size)))
         self._store.wait()
 
@@ -183,7 +175,3 @@ class StoredRows(HostRows):
         arrays = empty(self._store.layout, rows.size)
         self._store.wait(self._store.read(self._part(arrays, rows, np.arange(rows.size))))
         return arrays
-
-    def _pieces(self, first: int, stop: int) -> Sequence[slice]:
-        bounds = [*range(first, stop, _ROWS_AT_ONCE), stop]
-        return [slice(*pair) for pair in zip(bounds, bounds[1:])]

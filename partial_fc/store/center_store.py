@@ -13,7 +13,6 @@ rows: the store keeps those of every checkpoint that exists, by its undo logs.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import zlib
@@ -29,7 +28,7 @@ import numpy as np
 from partial_fc.options import HeadOptions
 from partial_fc.shard import RowState, Shard
 from partial_fc.store import header as headers
-from partial_fc.store.header import Header, Origin, StoreFolder
+from partial_fc.store.header import Header, Origin, explained
 from partial_fc.store.records import Index, Part, Records, Rows
 from partial_fc.store.undo import Block, UndoLog, logs, undone
 from runtime.devices import Communicator
@@ -72,31 +71,33 @@ class CenterStore:
             seed: of the initial centers of a new store.
         """
         assert options.center_store is not None
-        self._folder = StoreFolder(Path(os.path.realpath(options.center_store)))
+        self._folder = folder = Path(os.path.realpath(options.center_store))
         self._memory, self._shard, self._world = options.center_memory, shard, world
         self._log: Optional[UndoLog] = None
         self._logged = np.zeros(shard.size, bool)
         self._is_finite, self._written = True, 0
-        with ExitStack() as opened, self._folder.explained():
-            self._folder.path.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as opened, explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)
             self._is_owner, first, last, self._attempt = self._meet()
             if self._is_owner:
-                opened.callback(os.close, self._folder.lock(fcntl.LOCK_EX))
+                opened.callback(os.close, headers.locked(folder, to_write=True))
                 wanted = self._attempt, shard.num_classes, embedding, states, seed, first, last
-                self._folder.prepare(Header(*wanted))
+                headers.prepare(folder, Header(*wanted))
             self._barrier("ready")
-            self._held = HeldFolder("--center-store", self._folder.path, headers.LOCK)
+            self._held = HeldFolder("--center-store", folder, headers.LOCK)
             opened.callback(self._held.close)
-            self._header = self._folder.read_header()
-            self._file = open_kept(self._folder.path / headers.RECORDS, os.O_RDWR)
+            header = Header.read(folder)
+            assert header is not None
+            self._header = header
+            self._file = open_kept(folder / headers.RECORDS, os.O_RDWR)
             opened.callback(os.close, self._file)
             # Rows lie far apart: what stands behind one is not to be read. Past the cache
             # (O_DIRECT) a disk has read and written no more rows a second.
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
-            with open(open_kept(self._folder.path / headers.INDEX, os.O_RDWR), "r+b") as file:
+            with open(open_kept(folder / headers.INDEX, os.O_RDWR), "r+b") as file:
                 self._mapped = np.memmap(file, np.uint32)
-            numbers = {"seed": self._header.seed, "salt": self._header.number}
-            index, self.layout = Index(self._mapped), self._header.layout
+            numbers = {"seed": header.seed, "salt": header.number}
+            index, self.layout = Index(self._mapped), header.layout
             self._records = Records(self._file, index, self.layout, **numbers)
             opened.callback(self._records.close)
             # Reads and writes, one after the other, and next to them what leaves the cache.
@@ -119,13 +120,14 @@ class CenterStore:
         is_used, header = self._header.saved >= 0, self._header
         if is_used and (header.confirmed or header.run != run):
             raise ConfigError(
-                f"{self._folder} holds the centers of another run, at update {header.saved}; give "
-                "another folder, or that run's --models-root to go on with it, or delete the folder"
+                f"--center-store {self._folder} holds the centers of another run, at update "
+                f"{header.saved}; give another folder, or that run's --models-root to go on with "
+                "it, or delete the folder"
             )
-        with self._folder.explained():
+        with explained(self._folder):
             if self._is_owner and is_used:
                 # The ranks have the files open: they stay the same ones.
-                self._folder.remove_logs()
+                headers.remove_logs(self._folder)
                 os.ftruncate(self._file, 0)
                 self._mapped[:] = 0
             self._write_header(run=run, place=self._held.place, saved=-1, attempts={})
@@ -141,7 +143,7 @@ class CenterStore:
 
     def wait(self, reading: Optional[Future[None]] = None) -> None:
         """Wait for what ``read`` has begun, or for everything."""
-        with self._folder.explained():
+        with explained(self._folder):
             (reading or self._last).result()
 
     def checkpoint(self, update: int) -> Origin:
@@ -154,20 +156,16 @@ class CenterStore:
         self.wait()
         if self._log is not None and self._log.update == update:
             return self._header.origin(update)
-        if not self._is_finite:
-            raise DataError(
-                f"{self._folder} holds numbers that are not finite, so there is no checkpoint of "
-                f"update {update}; resume from the one before with a lower --lr"
-            )
-        with self._folder.explained():
-            is_first = self._log is None
-            self._begin_log(update)
+        with explained(self._folder):
+            if not self._is_finite:
+                raise DataError(
+                    "numbers are not finite, so there is no checkpoint of update "
+                    f"{update}; resume from the one before with a lower --lr"
+                )
+            # The first log is that of the start, of which there is no checkpoint.
+            saved = self._header.saved if self._log is None else update
             attempts = {**self._logged_attempts(), str(update): self._attempt}
-            if is_first:
-                # Nothing needs it yet: the state before the first update.
-                self._header = replace(self._header, attempts=attempts)
-            else:
-                self._write_header(attempts=attempts, saved=update)
+            self._begin_log(update, saved=saved, attempts=attempts)
         return self._header.origin(update)
 
     def forget(self, remaining: Sequence[int]) -> None:
@@ -175,10 +173,10 @@ class CenterStore:
         if not self._is_owner or not remaining:
             return
         self._held.check()
-        with self._folder.explained():
+        with explained(self._folder):
             if not self._header.confirmed:
                 self._write_header(confirmed=True)
-        for update, path in logs(self._folder.path):
+        for update, path in logs(self._folder):
             if update < min(remaining):
                 path.unlink(missing_ok=True)
 
@@ -186,28 +184,27 @@ class CenterStore:
         """Put the rows back as they were at a checkpoint, which may be of another store."""
         update, header = saved.update, self._header
         origin = Origin(saved.count(headers.STORE), saved.count(headers.ATTEMPT))
-        with self._folder.explained():
-            headers.check_number(header.number if header.saved >= 0 else None, origin)
+        with explained(self._folder):
+            headers.check_number(header if header.saved >= 0 else None, origin)
         if header.is_needed_elsewhere(saved, self._held.place):
             raise ConfigError(
-                f"{self._folder} belongs to the run in {header.run}, whose "
+                f"--center-store {self._folder} belongs to the run in {header.run}, whose "
                 "checkpoints need it: going on from here would overwrite their rows; give a copy "
                 "of the folder, or delete those checkpoints"
             )
-        with self._folder.explained():
+        with explained(self._folder):
             # All logs are checked before any is undone: half undone, the rows fit no newer
             # checkpoint either.
-            for _ in undone(self._folder.path, update, self._records, Index(self._mapped.copy())):
+            for _ in undone(self._folder, update, self._records, Index(self._mapped.copy())):
                 pass
             header.check_attempt(origin, update)
             self._barrier("checked")
             if self._is_owner:
                 self._return_to(update)
             self._barrier("restored")
-            run, place = str(saved.run.resolve()), self._held.place
+            claim = {"run": str(saved.run.resolve()), "place": self._held.place}
             attempts = self._logged_attempts()
-            self._write_header(run=run, place=place, confirmed=True, attempts=attempts)
-            self._begin_log(update)
+            self._begin_log(update, **claim, confirmed=True, attempts=attempts)
 
     def close(self) -> None:
         """Finish what is under way and leave the folder to other runs."""
@@ -256,7 +253,7 @@ class CenterStore:
 
     def _return_to(self, update: int) -> None:
         """Put back the rows of all ranks here."""
-        folder, records = self._folder.path, self._records
+        folder, records = self._folder, self._records
         for _, block in undone(folder, update, records, records.index):
             records.put(block.classes, block.checks, block.images)
         self._flush()
@@ -269,23 +266,24 @@ class CenterStore:
         # Rows that are new again give their room back; nobody writes now.
         os.ftruncate(self._file, records.index.end() * self.layout.itemsize)
 
-    def _begin_log(self, update: int) -> None:
-        """Begin the log of a checkpoint, while no rank writes."""
+    def _begin_log(self, update: int, **about: Any) -> None:
+        """Begin the log of a checkpoint, while no rank writes, and change the header."""
         self._flushed.result()
         self._flush()
         self._barrier("written")
         former, classes = self._log, (self._header.first, self._header.last)
-        folder, index = self._folder.path, self._records.index
+        folder, index = self._folder, self._records.index
         self._log = UndoLog(folder, update, self._shard.rank, index, classes)
         self._logged[:] = False
         if former is not None:
             former.close()
         self._barrier("logged")
+        self._write_header(**about)
 
     def _write_header(self, **changes: Any) -> None:
         self._header = replace(self._header, **changes)
         if self._is_owner:
-            self._header.write(self._folder.path)
+            self._header.write(self._folder)
 
     def _flush(self) -> None:
         os.fdatasync(self._file)
@@ -293,7 +291,7 @@ class CenterStore:
 
     def _logged_attempts(self) -> dict[str, int]:
         """The start of a run that made each checkpoint with undo logs, by update."""
-        kept = {str(update) for update, _ in logs(self._folder.path)}
+        kept = {str(update) for update, _ in logs(self._folder)}
         return {update: one for update, one in self._header.attempts.items() if update in kept}
 
     def _meet(self) -> tuple[bool, int, int, int]:
@@ -303,7 +301,7 @@ class CenterStore:
             Whether this is the first rank here, the first class of the ranks here, one past their
             last class, and a random number that names this start of a run, and a new store.
         """
-        found, shard = self._folder.path.stat(), self._shard
+        found, shard = self._folder.stat(), self._shard
         here = (zlib.crc32(os.uname().nodename.encode()), found.st_dev, found.st_ino)
         own = [[*here, shard.start, shard.stop, secrets.randbits(53)]]
         gathered = self._world.allgather(mx.nd.array(own, dtype="int64"), "head.store").asnumpy()

@@ -96,7 +96,11 @@ class Header:
 
     @classmethod
     def read(cls, folder: Path) -> Optional[Header]:
-        """Read the header of a folder; None if there is none, ``DataError`` if it is damaged."""
+        """Read the header of a folder; None if there is none.
+
+        Raises:
+            DataError: it is damaged, or the index has not an entry for each class.
+        """
         path = folder / FILE_NAME
         try:
             about = json.loads(read_file(path))
@@ -105,29 +109,23 @@ class Header:
             are_known = {*states.values()} <= {("float32", True), ("int32", False)}
             if about["format"] != FORMAT or not are_known or checksum != _checksum(about):
                 raise ValueError
-            return cls(**{**about, "states": states})
+            header = cls(**{**about, "states": states})
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise DataError(f"{path} cannot be read ({error.strerror})") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise DataError(
                 f"{path} is damaged, or of another version; bring it back from a copy, or delete "
                 "the folder and start anew with --resume never"
             ) from None
+        found, expected = (folder / INDEX).stat().st_size, ENTRY * header.classes
+        if found != expected:
+            raise DataError(f"{INDEX} has {found} bytes instead of {expected}: it is damaged")
+        return header
 
     @property
     def layout(self) -> Layout[Any]:
         """The layout of the records."""
         return layout_of(self.embedding, self.states)
-
-    def check_files(self, folder: Path) -> None:
-        """Raise ``DataError`` if the file with an entry of each class has another length."""
-        found = (folder / INDEX).stat().st_size
-        if found != ENTRY * self.classes:
-            raise DataError(
-                f"{INDEX} has {found} bytes instead of {ENTRY * self.classes}: it is damaged"
-            )
 
     def origin(self, update: int) -> Origin:
         """Return what the checkpoint of an update has to say."""
@@ -155,94 +153,78 @@ class Header:
             )
 
 
-def check_number(found: Optional[int], origin: Origin) -> None:
-    """Raise ``DataError`` if the number of a store, None of an empty one, is not a checkpoint's."""
-    if found != origin.number:
-        there = "it is empty" if found is None else found
+def check_number(found: Optional[Header], origin: Origin) -> None:
+    """Raise ``DataError`` if a store, None if it is empty, is not the one of a checkpoint."""
+    if found is None or found.number != origin.number:
+        there = "it is empty" if found is None else found.number
         raise DataError(
             f"it is not the store of this checkpoint ({there} instead of {origin.number}); give "
             "the folder of its run, or another --models-root, or start anew with --resume never"
         )
 
 
-class StoreFolder:
-    """The folder of a store, which one run at a time uses: its lock, its header, and its files."""
+def locked(folder: Path, *, to_write: bool) -> int:
+    """Lock the folder, for a run or for readers; returns the lock's descriptor."""
+    lock = open_kept(folder / LOCK, os.O_RDWR | os.O_CREAT if to_write else os.O_RDONLY)
+    try:
+        fcntl.flock(lock, (fcntl.LOCK_EX if to_write else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise ConfigError(
+            f"--center-store {folder} is in use by another run; wait for its end, or give each run "
+            "its own"
+        ) from None
+    return lock
 
-    def __init__(self, path: Path) -> None:
-        """Use a folder, which may be missing."""
-        self.path = path
 
-    def __str__(self) -> str:
-        """The option with which the user has chosen it."""
-        return f"--center-store {self.path}"
-
-    def lock(self, kind: int) -> int:
-        """Lock the folder, for a run with ``fcntl.LOCK_EX``; returns the lock's descriptor."""
-        is_run = kind == fcntl.LOCK_EX
-        lock = open_kept(self.path / LOCK, os.O_RDWR | os.O_CREAT if is_run else os.O_RDONLY)
-        try:
-            fcntl.flock(lock, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
+def prepare(folder: Path, wanted: Header) -> None:
+    """Make the files, unless checkpoints need those that are there, which fit this model."""
+    found = Header.read(folder)
+    if found is not None and found.saved >= 0:
+        differences = [
+            f"{name} {getattr(found, name)} there and {getattr(wanted, name)} here"
+            for name in ("classes", "embedding", "states")
+            if getattr(found, name) != getattr(wanted, name)
+        ]
+        if found.first > wanted.first or found.last < wanted.last:
+            differences.append(
+                f"classes {found.first} to {found.last - 1} there and {wanted.first} to "
+                f"{wanted.last - 1} here, as ranks of other hosts had the others"
+            )
+        if differences:
             raise ConfigError(
-                f"{self} is in use by another run; wait for its end, or give each run its own"
-            ) from None
-        return lock
+                f"--center-store {folder} holds other centers: {', '.join(differences)}; "
+                "use the same options and hosts, or give another folder"
+            )
+        return
+    # No checkpoint needs what a run that has ended has left.
+    remove_logs(folder)
+    with create(folder / RECORDS):
+        pass
+    with create(folder / INDEX) as file:
+        # It is written as memory, where a full disk would end the process.
+        os.posix_fallocate(file.fileno(), 0, wanted.classes * ENTRY)
+    wanted.write(folder)
 
-    def prepare(self, wanted: Header) -> None:
-        """Make the files, unless checkpoints need those that are there, which fit this model."""
-        found = Header.read(self.path)
-        if found is not None and found.saved >= 0:
-            differences = [
-                f"{name} {getattr(found, name)} there and {getattr(wanted, name)} here"
-                for name in ("classes", "embedding", "states")
-                if getattr(found, name) != getattr(wanted, name)
-            ]
-            if found.first > wanted.first or found.last < wanted.last:
-                differences.append(
-                    f"classes {found.first} to {found.last - 1} there and {wanted.first} to "
-                    f"{wanted.last - 1} here, as ranks of other hosts had the others"
-                )
-            if differences:
-                raise ConfigError(
-                    f"{self} holds other centers: {', '.join(differences)}; "
-                    "use the same options and hosts, or give another folder"
-                )
-            return
-        # No checkpoint needs what a run that has ended has left.
-        self.remove_logs()
-        with create(self.path / RECORDS):
-            pass
-        with create(self.path / INDEX) as file:
-            # It is written as memory, where a full disk would end the process.
-            os.posix_fallocate(file.fileno(), 0, wanted.classes * ENTRY)
-        wanted.write(self.path)
 
-    def remove_logs(self) -> None:
-        """Remove all logs and the header, without which there is no store."""
-        for path in (*(path for _, path in logs(self.path)), self.path / FILE_NAME):
-            path.unlink(missing_ok=True)
+def remove_logs(folder: Path) -> None:
+    """Remove all logs and the header, without which there is no store."""
+    for path in (*(path for _, path in logs(folder)), folder / FILE_NAME):
+        path.unlink(missing_ok=True)
 
-    def read_header(self) -> Header:
-        """The header, of files that have the sizes which it says."""
-        header = Header.read(self.path)
-        if header is None:
-            raise DataError(f"{FILE_NAME} has vanished")
-        header.check_files(self.path)
-        return header
 
-    @contextmanager
-    def explained(self) -> Iterator[None]:
-        """One line about the store, whatever is wrong with it."""
-        try:
-            yield
-        except OSError as error:
-            raise DataError(
-                f"{self} cannot be read or written ({error.strerror}); see "
-                "to its disk and start again: the run goes on from its last checkpoint"
-            ) from error
-        except DataError as error:
-            raise DataError(f"{self}: {error}") from error
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """One line about the store, whatever is wrong with it."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"--center-store {folder} cannot be read or written ({error.strerror}); see "
+            "to its disk and start again: the run goes on from its last checkpoint"
+        ) from error
+    except DataError as error:
+        raise DataError(f"--center-store {folder}: {error}") from error
 
 
 def _checksum(about: Mapping[str, Any]) -> int:

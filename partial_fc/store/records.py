@@ -28,6 +28,7 @@ Shapes: R rows, D embedding.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import zlib
@@ -54,8 +55,8 @@ _ALIGNMENT = 64
 _PLACES_AT_ONCE = 4096
 # Requests to the disk at a time. They wait in the system, so they are more than the processors.
 _THREADS = 16
-# With fewer rows, handing them out takes longer than reading them.
-_ROWS_PER_TASK = 256
+# Of fewer rows, handing them out takes longer than reading them; more would take much memory.
+_LEAST_ROWS, _MOST_ROWS = 256, 2048
 
 Arrays = dict[str, NDArray[Any]]
 """Rows in memory, as the head's kernels take them: "centers" [R, D] and the optimizer's states."""
@@ -102,15 +103,13 @@ class Index:
     """An index in memory, or in a file that is mapped there and that the ranks share.
 
     Attributes:
-        entries: uint32 [classes, 2].
-        checks: uint32 [classes], the first of these words.
+        checks: uint32 [classes], the first word of each.
         places: uint32 [classes], the second.
     """
 
-    def __init__(self, entries: Words) -> None:
-        """Use these entries, of all classes."""
-        self.entries = np.asarray(entries).reshape(-1, 2)
-        self.checks, self.places = self.entries[:, 0], self.entries[:, 1]
+    def __init__(self, words: Words) -> None:
+        """Use these words, two for each class."""
+        self.checks, self.places = np.asarray(words).reshape(-1, 2).T
 
     def end(self) -> int:
         """One past the last place that a class has."""
@@ -118,10 +117,10 @@ class Index:
 
     def checksum(self, first: int, last: int) -> int:
         """CRC-32 of ``checks`` of the classes from ``first`` to before ``last``."""
-        checksum, last = 0, min(last, len(self.checks))
-        for start in range(first, last, _AT_ONCE):
-            some = self.checks[start : min(start + _AT_ONCE, last)]
-            checksum = zlib.crc32(np.ascontiguousarray(some).data, checksum)
+        checksum, checks = 0, self.checks[first:last]
+        for start in range(0, checks.size, _AT_ONCE):
+            some = np.ascontiguousarray(checks[start : start + _AT_ONCE])
+            checksum = zlib.crc32(some.data, checksum)
         return checksum
 
 
@@ -155,9 +154,9 @@ class Records:
 
     def _spread(self, action: Callable[[slice], Any], num_rows: int) -> list[Any]:
         """Do something to all rows, some at a time."""
-        tasks = min(-(-num_rows // _ROWS_PER_TASK), _THREADS)
-        bounds = np.linspace(0, num_rows, tasks + 1, dtype=np.int64)
-        return [*self._threads.map(action, map(slice, bounds[:-1], bounds[1:]))]
+        size = min(max(-(-num_rows // _THREADS), _LEAST_ROWS), _MOST_ROWS)
+        starts = range(0, num_rows, size)
+        return [*self._threads.map(action, (slice(start, start + size) for start in starts))]
 
     def read(self, part: Part) -> None:
         """Fill rows in memory from the file, or with initial centers."""
@@ -175,18 +174,17 @@ class Records:
     def _make_room(self, classes: Rows) -> None:
         """Give places to those of some classes that were never written."""
         new = classes[self.index.checks[classes] == 0]
-        if new.size > self._free.size:
-            self._extend(max(new.size - self._free.size, _PLACES_AT_ONCE))
+        missing = new.size - self._free.size
+        if missing > 0:
+            count, size = max(missing, _PLACES_AT_ONCE), self.layout.itemsize
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            try:
+                end = -(-os.fstat(self._file).st_size // size)
+                os.ftruncate(self._file, (end + count) * size)
+            finally:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+            self._free = np.append(self._free, np.arange(end, end + count))
         self.index.places[new], self._free = np.split(self._free, [new.size])
-
-    def _extend(self, count: int) -> None:
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        try:
-            end = -(-os.fstat(self._file).st_size // self.layout.itemsize)
-            os.ftruncate(self._file, (end + count) * self.layout.itemsize)
-        finally:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-        self._free = np.concatenate((self._free, np.arange(end, end + count)))
 
     def write(self, part: Part) -> bool:
         """Write rows to their places; returns True if all numbers are finite."""
@@ -237,10 +235,8 @@ class Records:
         count = _write(self._file, images.ctypes.data, places, images)
         # Again by Python's call, which raises what is wrong.
         for place, image in zip(places[count:].tolist(), images[count:]):
-            view, start = image.view(np.uint8).data, place * size
-            while view:
-                written = os.pwrite(self._file, view, start)
-                view, start = view[written:], start + written
+            if os.pwrite(self._file, image, place * size) < size:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.index.checks[classes] = checks
 
     def _checksums(self, classes: Rows, images: Words) -> Words:

@@ -8,7 +8,6 @@ at a time.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,7 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partial_fc.store.header import INDEX, RECORDS, Header, Origin, StoreFolder, check_number
+from partial_fc.store.header import (
+    INDEX,
+    RECORDS,
+    Header,
+    Origin,
+    check_number,
+    explained,
+    locked,
+)
 from partial_fc.store.records import Arrays, Index, Part, Records, Rows, empty
 from partial_fc.store.undo import logs, undone
 from runtime.files import open_descriptor, open_regular
@@ -41,13 +48,13 @@ class SavedRows:
         Raises:
             DataError: it is not here, in use, another one, damaged, or has no such rows any more.
         """
-        store = StoreFolder(folder)
-        self._folder, self._explained = folder, store.explained
-        with ExitStack() as opened, self._explained():
-            found = Header.read(folder)
-            check_number(found.number if found else None, origin)
-            opened.callback(os.close, store.lock(fcntl.LOCK_SH))
-            self.header = header = store.read_header()
+        self._folder = folder
+        with ExitStack() as opened, explained(folder):
+            check_number(Header.read(folder), origin)
+            opened.callback(os.close, locked(folder, to_write=False))
+            header = Header.read(folder)
+            assert header is not None
+            self.header = header
             file = open_descriptor(folder / RECORDS)
             opened.callback(os.close, file)
             with open_regular(folder / INDEX) as index_file:
@@ -95,7 +102,7 @@ class SavedRows:
     def _read(self, classes: Rows) -> Arrays:
         arrays, sources = empty(self._records.layout, classes.size), self._sources[classes]
         current, logged = np.flatnonzero(sources == 0), np.flatnonzero(sources)
-        with self._explained():
+        with explained(self._folder):
             self._records.read(Part(arrays, classes[current], current))
             images = np.empty((logged.size, self._records.words), np.uint32)
             for image, one in zip(images, classes[logged]):

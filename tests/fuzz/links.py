@@ -192,13 +192,11 @@ def _read_checkpoint(path: Path) -> None:
 
 
 def _read_store(path: Path) -> None:
-    from partial_fc.store.header import Header
+    from partial_fc.store.header import Origin
     from partial_fc.store.saved_rows import SavedRows
 
-    header = Header.read(path.parent)
-    if header is not None:
-        with SavedRows(path.parent, header.origin(0), 0) as rows:
-            rows.verify()
+    with SavedRows(path.parent, Origin(5, 0), 0) as rows:
+        rows.verify()
 
 
 def _read_ijb(path: Path) -> None:
