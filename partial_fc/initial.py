@@ -89,35 +89,28 @@ def read_centers(folder: Path, shard: Shard, embedding_size: int) -> NDArray[np.
         raise DataError(
             f"{folder} has no {_FILE_NAME.format(0)}; give the folder of InsightFace's run"
         )
-    arrays = [_read_matrix(path) for path in paths]
     classes, rows = shard.num_classes, -(-shard.num_classes // len(paths))
-    for path, array in zip(paths, arrays):
+    centers = zeros((shard.size, embedding_size), np.float32)
+    for path, first in zip(paths, range(0, len(paths) * rows, rows)):
+        names, arrays = read_arrays(path)
+        if names or len(arrays) != 1 or arrays[0].dtype != np.float32:
+            raise DataError(
+                f"{path} is no file of centers as MXNet saves it, one float32 matrix without a "
+                "name; copy it again"
+            )
+        (array,) = arrays
         if array.shape != (rows, embedding_size):
             raise DataError(
                 f"{path} has centers of shape {array.shape}, but {classes} classes in {len(paths)} "
                 f"files and --embedding-size {embedding_size} make {(rows, embedding_size)}; give "
                 "the files of all ranks of one run, and the data that they were trained on"
             )
-    centers = zeros((shard.size, embedding_size), np.float32)
-    for number, array in enumerate(arrays):
-        start, stop = (min(max(end, number * rows), (number + 1) * rows) for end in
-                       (shard.start, shard.stop))  # fmt: skip
-        own = array[start - number * rows : stop - number * rows]
-        centers[start - shard.start : start - shard.start + len(own)] = own
+        own = array[max(shard.start - first, 0) : max(shard.stop - first, 0)]
+        place = max(first - shard.start, 0)
+        centers[place : place + len(own)] = own
     if not np.isfinite(centers).all():
         raise DataError(f"{folder}: centers are not finite; take those of an earlier checkpoint")
     return centers
-
-
-def _read_matrix(path: Path) -> NDArray[np.float32]:
-    """Return the array of a file, float32 [rows, D], mapped."""
-    names, arrays = read_arrays(path)
-    if names or len(arrays) != 1 or arrays[0].ndim != 2 or arrays[0].dtype != np.float32:
-        raise DataError(
-            f"{path} is no file of centers as MXNet saves it, one float32 matrix without a name; "
-            "copy it again"
-        )
-    return arrays[0]
 
 
 @exactly_inlined
@@ -128,52 +121,47 @@ def _mixed(z):  # type: ignore[no-untyped-def]
     return z ^ (z >> np.uint64(31))
 
 
-@exactly_inlined
-def _draw_row(class_id, key, center):  # type: ignore[no-untyped-def]
-    """Write the initial center of one class into float32 [D]."""
-    stream = _mixed(_mixed(key + _GAMMA) + np.uint64(class_id) * _GAMMA)
-    half = (center.size + 1) // 2
-    rest = center.size - half
-    for d in range(half):
-        bits = _mixed(stream + np.uint64(d + 1) * _GAMMA)
-        # The radius: sqrt(-2 ln u) with u = (1 to 2^24) / 2^24, from the number's exponent and
-        # the series of ln((1 + s) / (1 - s)) for its mantissa between sqrt(1/2) and sqrt(2).
-        whole = np.float32(np.int32(bits >> np.uint64(40)) + np.int32(1))
-        pattern = np.int32(whole.view(np.int32) - _ROOT)
-        exponent = np.int32((pattern >> np.int32(23)) - np.int32(24))
-        mantissa = np.int32((pattern & np.int32(0x7FFFFF)) + _ROOT).view(np.float32)
-        s = (mantissa - _F(1.0)) / (mantissa + _F(1.0))
-        q = s * s
-        series = _F(2 / 9) * q + _F(2 / 7)
-        series = series * q + _F(2 / 5)
-        series = series * q + _F(2 / 3)
-        series = series * q + _F(2.0)
-        logarithm = _F(exponent) * _F(math.log(2)) + series * s
-        radius = np.sqrt(max(_F(0.0), _F(-2.0) * logarithm)) * _F(DEVIATION)
-        # The angle: a quadrant, and x between -pi/4 and pi/4 in it.
-        low = np.int32(np.uint32(bits & np.uint64(0xFFFFFFFF)) >> np.uint32(2))
-        x = (_F(low) * _F(2.0**-30) - _F(0.5)) * _F(math.pi / 2)
-        y = x * x
-        sine = _F(1 / 362880) * y - _F(1 / 5040)
-        sine = sine * y + _F(1 / 120)
-        sine = sine * y - _F(1 / 6)
-        sine = (sine * y + _F(1.0)) * x
-        cosine = _F(1 / 40320) * y - _F(1 / 720)
-        cosine = cosine * y + _F(1 / 24)
-        cosine = cosine * y - _F(1 / 2)
-        cosine = cosine * y + _F(1.0)
-        # Its two lowest bits, which the angle has not used, choose the quadrant.
-        across = (bits & np.uint64(1)) != np.uint64(0)
-        back = (bits & np.uint64(2)) != np.uint64(0)
-        first = sine if across else cosine
-        second = -cosine if across else sine
-        radius = -radius if back else radius
-        center[d] = radius * first
-        if d < rest:
-            center[half + d] = radius * second
-
-
 @unlocked_kernel
 def _draw(classes, key, centers):  # type: ignore[no-untyped-def]
     for row in range(classes.size):
-        _draw_row(classes[row], key, centers[row])
+        center = centers[row]
+        stream = _mixed(_mixed(key + _GAMMA) + np.uint64(classes[row]) * _GAMMA)
+        half = (center.size + 1) // 2
+        rest = center.size - half
+        for d in range(half):
+            bits = _mixed(stream + np.uint64(d + 1) * _GAMMA)
+            # The radius: sqrt(-2 ln u) with u = (1 to 2^24) / 2^24, from the number's exponent and
+            # the series of ln((1 + s) / (1 - s)) for its mantissa between sqrt(1/2) and sqrt(2).
+            whole = np.float32(np.int32(bits >> np.uint64(40)) + np.int32(1))
+            pattern = np.int32(whole.view(np.int32) - _ROOT)
+            exponent = np.int32((pattern >> np.int32(23)) - np.int32(24))
+            mantissa = np.int32((pattern & np.int32(0x7FFFFF)) + _ROOT).view(np.float32)
+            s = (mantissa - _F(1.0)) / (mantissa + _F(1.0))
+            q = s * s
+            series = _F(2 / 9) * q + _F(2 / 7)
+            series = series * q + _F(2 / 5)
+            series = series * q + _F(2 / 3)
+            series = series * q + _F(2.0)
+            logarithm = _F(exponent) * _F(math.log(2)) + series * s
+            radius = np.sqrt(max(_F(0.0), _F(-2.0) * logarithm)) * _F(DEVIATION)
+            # The angle: a quadrant, and x between -pi/4 and pi/4 in it.
+            low = np.int32(np.uint32(bits & np.uint64(0xFFFFFFFF)) >> np.uint32(2))
+            x = (_F(low) * _F(2.0**-30) - _F(0.5)) * _F(math.pi / 2)
+            y = x * x
+            sine = _F(1 / 362880) * y - _F(1 / 5040)
+            sine = sine * y + _F(1 / 120)
+            sine = sine * y - _F(1 / 6)
+            sine = (sine * y + _F(1.0)) * x
+            cosine = _F(1 / 40320) * y - _F(1 / 720)
+            cosine = cosine * y + _F(1 / 24)
+            cosine = cosine * y - _F(1 / 2)
+            cosine = cosine * y + _F(1.0)
+            # Its two lowest bits, which the angle has not used, choose the quadrant.
+            across = (bits & np.uint64(1)) != np.uint64(0)
+            back = (bits & np.uint64(2)) != np.uint64(0)
+            first = sine if across else cosine
+            second = -cosine if across else sine
+            radius = -radius if back else radius
+            center[d] = radius * first
+            if d < rest:
+                center[half + d] = radius * second

@@ -58,20 +58,10 @@ class _Block(NamedTuple):
     inside: Any
 
 
-class _Gathered(NamedTuple):
-    """The sampled rows between ``gather`` and ``update``.
-
-    Attributes:
-        blocks: where they are; None: all rows of the only tensor.
-        centers_SD: NDArray, the rows: copies, or with all rows the tensor itself.
-        units_SD: NDArray, their unit vectors, which MXNet's autograd has recorded.
-        gradient_SD: NDArray, see ``Rows.gather``; autograd leaves there the one by the rows.
-    """
-
-    blocks: Optional[list[_Block]]
-    centers_SD: Any
-    units_SD: Any
-    gradient_SD: Any
+# Between ``gather`` and ``update``: the blocks of the sampled rows, None for all rows of the only
+# tensor; these rows, copies or the tensor itself; their unit vectors, which MXNet's autograd has
+# recorded; and the array for their gradient, where autograd leaves the one by the rows.
+_Gathered = tuple[Optional[list[_Block]], Any, Any, Any]
 
 
 class DeviceRows(Rows):
@@ -151,7 +141,7 @@ class DeviceRows(Rows):
             # writes the tangent in place of the gradient. The formula of ``project`` as operators
             # of its own passes over rows eleven times, and keeps three arrays of this size.
             mx.nd.L2Normalization(variable_SD, eps=SMALLEST_NORM**2, out=units_SD)
-        return _Gathered(placed.rows, centers_SD, units_SD, gradient_SD)
+        return placed.rows, centers_SD, units_SD, gradient_SD
 
     @override
     def update(self, gathered: _Gathered, lr: float) -> None:
@@ -215,23 +205,15 @@ class DeviceRows(Rows):
 
     @override
     def export(self) -> dict[str, NDArray[Any]]:
-        return self._copied({})
-
-    @override
-    def snapshot(self) -> dict[str, NDArray[Any]]:
         # Into the same memory each time, as on the host. This waits for the device: for all
         # updates that are queued, and for the copies.
-        return dict(self._copied(self._copies))
-
-    def _copied(self, copies: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The arrays on the host, in those of ``copies``, which gets what it lacks."""
         for name, tensors in self._arrays.items():
             shape = (self._num_rows, *tensors[0].shape[1:])
-            copy = copies.setdefault(name, np.empty(shape, dtype=tensors[0].dtype))
+            copy = self._copies.setdefault(name, np.empty(shape, dtype=tensors[0].dtype))
             for number, tensor in enumerate(tensors):
                 start = number * self._height
                 copy_to_host(tensor, copy[start : start + len(tensor)])
-        return copies
+        return dict(self._copies)
 
     @override
     def load(self, name: str, first: int, values: NDArray[Any]) -> None:

@@ -113,13 +113,10 @@ class HostRows(Rows):
 
     @override
     def snapshot(self) -> dict[str, NDArray[Any]]:
-        self.settle()
         # Into the same memory each time: new pages from the system take longer to get than to
         # fill, on a virtual machine ten times as long.
-        if not self._copies:
-            self._copies = {name: np.empty_like(array) for name, array in self._arrays.items()}
-        for name, array in self._arrays.items():
-            np.copyto(self._copies[name], array)
+        for name, array in self.export().items():
+            np.copyto(self._copies.setdefault(name, np.empty_like(array)), array)
         return dict(self._copies)
 
     @override

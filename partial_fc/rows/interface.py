@@ -158,11 +158,12 @@ class Rows(Protocol):
     def export(self) -> dict[str, NDArray[Any]]:
         """The arrays "centers" [C, D] and the optimizer's states, once the updates have run.
 
-        Later updates change them.
+        Later updates or exports may change them.
         """
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """As ``export``, in arrays that the next snapshot may change but updates do not."""
+        return self.export()
 
     def load(self, name: str, first: int, values: NDArray[Any]) -> None:
         """Overwrite rows of "centers" or a state, beginning with ``first``."""

@@ -29,7 +29,7 @@ from partial_fc.options import HeadOptions
 from partial_fc.shard import RowState, Shard
 from partial_fc.store import header as headers
 from partial_fc.store.header import Header, Origin, explained
-from partial_fc.store.records import Index, Part, Records, Rows
+from partial_fc.store.records import Index, Part, Rows
 from partial_fc.store.undo import Block, UndoLog, logs, undone
 from runtime.devices import Communicator
 from runtime.errors import ConfigError, DataError
@@ -96,9 +96,8 @@ class CenterStore:
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
             with open(open_kept(folder / headers.INDEX, os.O_RDWR), "r+b") as file:
                 self._mapped = np.memmap(file, np.uint32)
-            numbers = {"seed": header.seed, "salt": header.number}
-            index, self.layout = Index(self._mapped), header.layout
-            self._records = Records(self._file, index, self.layout, **numbers)
+            self._records = header.records(self._file, Index(self._mapped))
+            self.layout = self._records.layout
             opened.callback(self._records.close)
             # Reads and writes, one after the other, and next to them what leaves the cache.
             self._beside = ThreadPoolExecutor(1, "centers-flush")

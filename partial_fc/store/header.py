@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from partial_fc.shard import ENTRY, RowState
-from partial_fc.store.records import Layout, layout_of
+from partial_fc.store.records import Index, Records, layout_of
 from partial_fc.store.undo import logs
 from runtime.errors import ConfigError, DataError
 from runtime.files import create, open_kept, read_file, write_atomically
@@ -123,9 +123,21 @@ class Header:
         return header
 
     @property
-    def layout(self) -> Layout[Any]:
-        """The layout of the records."""
-        return layout_of(self.embedding, self.states)
+    def span(self) -> str:
+        """The classes that are here, in words."""
+        if (self.first, self.last) == (0, self.classes):
+            return f"{self.classes:,} classes"
+        return f"classes {self.first:,} to {self.last - 1:,} of {self.classes:,}"
+
+    @property
+    def content(self) -> str:
+        """The rows that are here, in words."""
+        return f"{self.span} with {self.embedding} numbers and {', '.join(self.states)}"
+
+    def records(self, file: int, index: Index) -> Records:
+        """Return the records of the store in a file that is open."""
+        layout = layout_of(self.embedding, self.states)
+        return Records(file, index, layout, seed=self.seed, salt=self.number)
 
     def origin(self, update: int) -> Origin:
         """Return what the checkpoint of an update has to say."""
@@ -181,20 +193,12 @@ def prepare(folder: Path, wanted: Header) -> None:
     """Make the files, unless checkpoints need those that are there, which fit this model."""
     found = Header.read(folder)
     if found is not None and found.saved >= 0:
-        differences = [
-            f"{name} {getattr(found, name)} there and {getattr(wanted, name)} here"
-            for name in ("classes", "embedding", "states")
-            if getattr(found, name) != getattr(wanted, name)
-        ]
-        if found.first > wanted.first or found.last < wanted.last:
-            differences.append(
-                f"classes {found.first} to {found.last - 1} there and {wanted.first} to "
-                f"{wanted.last - 1} here, as ranks of other hosts had the others"
-            )
-        if differences:
+        model = found.classes, found.embedding, found.states
+        fits = found.first <= wanted.first and wanted.last <= found.last
+        if model != (wanted.classes, wanted.embedding, wanted.states) or not fits:
             raise ConfigError(
-                f"--center-store {folder} holds other centers: {', '.join(differences)}; "
-                "use the same options and hosts, or give another folder"
+                f"--center-store {folder} holds other centers, {found.content} there and "
+                f"{wanted.content} here; use the same options and hosts, or give another folder"
             )
         return
     # No checkpoint needs what a run that has ended has left.

@@ -206,11 +206,12 @@ class Records:
 
     def _images(self, classes: Rows) -> Words:
         images = np.empty((classes.size, self.words), np.uint32)
-        count = _read(self._file, images.ctypes.data, self.index.places[classes], images)
+        places = self.index.places[classes]
+        count = _transfer(self._file, images.ctypes.data, places, images, False)
         if count < classes.size:
             # Raises what the system says of it.
             size = self.layout.itemsize
-            os.pread(self._file, size, int(self.index.places[classes[count]]) * size)
+            os.pread(self._file, size, int(places[count]) * size)
         are_intact = self._checksums(classes, images) == self.index.checks[classes]
         are_intact[count:] = False
         if not are_intact.all():
@@ -232,7 +233,7 @@ class Records:
     def put(self, classes: Rows, checks: Words, images: Words) -> None:
         """Write records with these checksums to their places."""
         places, size = self.index.places[classes], self.layout.itemsize
-        count = _write(self._file, images.ctypes.data, places, images)
+        count = _transfer(self._file, images.ctypes.data, places, images, True)
         # Again by Python's call, which raises what is wrong.
         for place, image in zip(places[count:].tolist(), images[count:]):
             if os.pwrite(self._file, image, place * size) < size:
@@ -247,20 +248,15 @@ class Records:
 
 
 @unlocked_kernel
-def _read(file, address, places, images):  # type: ignore[no-untyped-def]
-    """Read the records at some places; returns how many are whole, up to the first that is not."""
+def _transfer(file, address, places, images, writes):  # type: ignore[no-untyped-def]
+    """Read or write the records at some places; returns how many, up to the first that fails."""
     size = images.shape[1] * 4
     for row in range(places.size):
-        if read_at(file, address + row * size, size, np.int64(places[row]) * size) != size:
-            return row
-    return places.size
-
-
-@unlocked_kernel
-def _write(file, address, places, images):  # type: ignore[no-untyped-def]
-    """Write records to some places; returns how many are written, up to the first that is not."""
-    size = images.shape[1] * 4
-    for row in range(places.size):
-        if write_at(file, address + row * size, size, np.int64(places[row]) * size) != size:
+        memory, place = address + row * size, np.int64(places[row]) * size
+        if writes:
+            done = write_at(file, memory, size, place)
+        else:
+            done = read_at(file, memory, size, place)
+        if done != size:
             return row
     return places.size

@@ -17,16 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partial_fc.store.header import (
-    INDEX,
-    RECORDS,
-    Header,
-    Origin,
-    check_number,
-    explained,
-    locked,
-)
-from partial_fc.store.records import Arrays, Index, Part, Records, Rows, empty
+from partial_fc.store import header as headers
+from partial_fc.store.header import Header, Origin, explained
+from partial_fc.store.records import Arrays, Index, Part, Rows, empty
 from partial_fc.store.undo import logs, undone
 from runtime.files import open_descriptor, open_regular
 
@@ -34,7 +27,7 @@ from runtime.files import open_descriptor, open_regular
 _ROWS = 1 << 14
 
 
-class SavedRows:
+class SavedRows(ExitStack):
     """The rows of a store at a checkpoint, to be used with ``with``: no run can use it meanwhile.
 
     Attributes:
@@ -48,35 +41,28 @@ class SavedRows:
         Raises:
             DataError: it is not here, in use, another one, damaged, or has no such rows any more.
         """
+        super().__init__()
         self._folder = folder
         with ExitStack() as opened, explained(folder):
-            check_number(Header.read(folder), origin)
-            opened.callback(os.close, locked(folder, to_write=False))
+            headers.check_number(Header.read(folder), origin)
+            opened.callback(os.close, headers.locked(folder, to_write=False))
             header = Header.read(folder)
             assert header is not None
             self.header = header
-            file = open_descriptor(folder / RECORDS)
+            file = open_descriptor(folder / headers.RECORDS)
             opened.callback(os.close, file)
-            with open_regular(folder / INDEX) as index_file:
+            with open_regular(folder / headers.INDEX) as index_file:
                 # A copy of this process alone, which ``_find_changes`` changes.
                 index = Index(np.memmap(index_file, np.uint32, mode="c"))
-            layout, numbers = header.layout, {"seed": header.seed, "salt": header.number}
-            self._records = Records(file, index, layout, **numbers)
+            self._records = header.records(file, index)
             opened.callback(self._records.close)
             self._find_changes(update, opened)
             self.header.check_attempt(origin, update)
-            self._opened = opened.pop_all()
+            self.enter_context(opened.pop_all())
+        none = empty(self._records.layout, 0)
         self.shapes: dict[str, tuple[str, tuple[int, ...]]] = {
-            name: (array.dtype.name, array.shape[1:]) for name, array in empty(layout, 0).items()
+            name: (array.dtype.name, array.shape[1:]) for name, array in none.items()
         }
-
-    def __enter__(self) -> SavedRows:
-        """Return the rows."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Leave the store to runs."""
-        self._opened.close()
 
     def verify(self) -> int:
         """Read every record that an update has written; returns how many there are.

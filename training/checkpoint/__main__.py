@@ -23,7 +23,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from partial_fc.store.header import Header, Origin
+from partial_fc.store.header import Origin
 from partial_fc.store.saved_rows import SavedRows
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
@@ -53,7 +53,7 @@ def info(checkpoint: Checkpoint, rows: Optional[SavedRows]) -> str:
     lines += [f"rank {rank}: on {part.hosts[rank]}" for rank in part.missing]
     if rows is not None:
         arrays = [f"{name} {dtype} {shape}" for name, (dtype, shape) in rows.shapes.items()]
-        lines.append(f"the store: {_classes_of(rows.header)}, of each {', '.join(arrays)}")
+        lines.append(f"the store: {rows.header.span}, of each {', '.join(arrays)}")
     return "\n".join(lines)
 
 
@@ -67,7 +67,7 @@ def verify(checkpoint: Checkpoint, rows: Optional[SavedRows]) -> str:
     if part.missing:
         lines.append(f"it lacks {layout.lacking(part.missing, part.hosts)}")
     if rows is not None:
-        lines.append(f"the store is intact: {rows.verify():,} rows of {_classes_of(rows.header)}")
+        lines.append(f"the store is intact: {rows.verify():,} rows of {rows.header.span}")
     return "\n".join(lines)
 
 
@@ -92,7 +92,7 @@ def merge(checkpoint: Checkpoint, rows: Optional[SavedRows], output: Path) -> st
         header = rows.header
         if (header.first, header.last) != (0, header.classes):
             raise DataError(
-                f"the --center-store has {_classes_of(header)}, as other hosts have the others; "
+                f"the --center-store has {header.span}, as other hosts have the others; "
                 "only a store of all classes is merged"
             )
         for name, (dtype, shape) in rows.shapes.items():
@@ -125,12 +125,6 @@ def _opened(part: Part, folder: Optional[Path], action: str) -> Iterator[Optiona
     else:
         with SavedRows(folder, origin, part.update) as rows:
             yield rows
-
-
-def _classes_of(header: Header) -> str:
-    if (header.first, header.last) == (0, header.classes):
-        return f"{header.classes:,} classes"
-    return f"classes {header.first:,} to {header.last - 1:,} of {header.classes:,}"
 
 
 def _shape(entry: Entry) -> tuple[int, ...]:

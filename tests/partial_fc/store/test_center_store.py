@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from partial_fc.rows.stored import StoredRows
+from partial_fc.store import records
 from partial_fc.store.header import STORE, Header, Origin
 from partial_fc.store.records import Index, Records, layout_of
 from partial_fc.store.saved_rows import SavedRows
@@ -338,6 +339,7 @@ def test_places_follow_each_other_and_those_of_ranks_differ(tmp_path, monkeypatc
 
 
 def test_what_a_write_leaves_out_is_written_again(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("partial_fc.store.records._write", lambda *_: 0)
+    transfer = records._transfer
+    monkeypatch.setattr(records, "_transfer", lambda *a: 0 if a[-1] else transfer(*a))
     origin = runs.trained(tmp_path)
     assert runs.are_equal(runs.restored(origin, 8, tmp_path), runs.reference(8))
