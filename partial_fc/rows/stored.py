@@ -82,14 +82,22 @@ class StoredRows(HostRows):
 
     @override
     def read_ahead(self, sample: Sample) -> None:
-        before = self._ahead[-1] if self._ahead else self._current
-        self._ahead.append(self._begin(sample.rows, before))
+        rows, before = sample.rows, self._ahead[-1] if self._ahead else self._current
+        arrays, fresh, taken = self._stage_memory(rows.size), np.arange(rows.size), None
+        if before is not None:
+            _, places, sources = np.intersect1d(
+                rows, before.rows, assume_unique=True, return_indices=True
+            )
+            taken, fresh = (before.arrays, sources, places), np.delete(fresh, places)
+        reading = self._store.read(self._part(arrays, rows[fresh], fresh))
+        self._ahead.append(_Stage(rows, arrays, reading, taken))
 
     @override
     def place(self, sample: Sample) -> Placed:
         if not (self._ahead and np.array_equal(self._ahead[0].rows, sample.rows)):
             # It was not announced. Others may have taken the memory of the stage before.
-            self._ahead = [self._begin(sample.rows, None)]
+            self._current, self._ahead = None, []
+            self.read_ahead(sample)
         stage = self._ahead.pop(0)
         started = time.perf_counter()
         self._store.wait(stage.reading)
@@ -148,17 +156,6 @@ class StoredRows(HostRows):
     @override
     def close(self) -> None:
         self._store.close()
-
-    def _begin(self, rows: Int64Array, before: Optional[_Stage]) -> _Stage:
-        arrays, fresh = self._stage_memory(rows.size), np.arange(rows.size)
-        taken = None
-        if before is not None:
-            _, places, sources = np.intersect1d(
-                rows, before.rows, assume_unique=True, return_indices=True
-            )
-            taken, fresh = (before.arrays, sources, places), np.delete(fresh, places)
-        reading = self._store.read(self._part(arrays, rows[fresh], fresh))
-        return _Stage(rows, arrays, reading, taken)
 
     def _part(self, arrays: Arrays, rows: Int64Array, places: Int64Array) -> Part:
         return Part(arrays, self._shard.start + rows, places)
