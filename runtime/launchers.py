@@ -12,9 +12,8 @@ from runtime.errors import ConfigError, is_launched
 from runtime.stopping import StopRequest
 
 # The number of tasks that a launcher unknown to Horovod has started. Slurm's first variable is of
-# the step that srun has started, the others are of the whole allocation.
-_TASK_COUNTS = ("PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
-_TASK_RANKS = ("PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+# the step that srun has started, the other is of the whole allocation.
+_TASK_COUNTS = ("PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 
 
 def begin_rank(stall_timeout: int) -> StopRequest:
@@ -49,21 +48,15 @@ def refuse_foreign_launcher() -> None:
     Raises:
         ConfigError: with the command to use instead.
     """
-    names = (*_TASK_COUNTS, *_TASK_RANKS)
-    found = {name: os.environ[name] for name in names if name in os.environ}
-    if is_launched() or not found:
+    found = [name for name in _TASK_COUNTS if name in os.environ]
+    tasks = os.environ[found[0]] if found else "1"
+    if is_launched() or tasks == "1":
         return
-    shown = next(iter(found))
-    # PMIx sets the number of a task and not how many there are.
-    tasks = found[shown] if shown in _TASK_COUNTS else None
-    if tasks == "1":
-        return
-    unset = " ".join(f"-u {name}" for name in found)
     raise ConfigError(
-        f"{shown}={found[shown]}: srun or an MPI other than Open MPI has started "
-        f"{tasks or 'several'} tasks, which cannot connect: each would train alone and overwrite "
-        "the files of the others. Start them inside the allocation with: mpirun -np "
-        f"{tasks or 'N'} -bind-to none bash config.sh; for a single rank: env {unset} ..."
+        f"{found[0]}={tasks}: srun or an MPI other than Open MPI has started {tasks} tasks, which "
+        "cannot connect: each would train alone and overwrite the files of the others. Start them "
+        f"inside the allocation with: mpirun -np {tasks} -bind-to none bash config.sh; for a "
+        f"single rank: env -u {' -u '.join(found)} ..."
     )
 
 
