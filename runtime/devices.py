@@ -8,6 +8,7 @@ a GPU, what runs on one.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections import deque
 from typing import Any, Protocol
@@ -15,7 +16,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime import environment
 from runtime.errors import ConfigError
 from runtime.installed import UUID_BYTES, CudaDriver
 from runtime.mxnet import mx
@@ -102,9 +102,9 @@ def choose(ranks: Communicator, dtype: str) -> Any:
             have a GPU and others none, or float16 is asked of a CPU, bfloat16 of a GPU.
     """
     visible = mx.context.num_gpus()
-    number = ranks.local_rank
-    if visible == 1 and environment.may_see_own_gpu():
-        number = 0
+    # ``parallel.launch`` gives the same variables to all workers of a host.
+    may_be_own = visible == 1 and "GROUPING_LOCAL_WORKER" not in os.environ
+    number = 0 if may_be_own else ranks.local_rank
     if 0 < visible <= number:
         raise ConfigError(
             f"local rank {ranks.local_rank} has no GPU: this process sees {visible}; start at most "

@@ -277,14 +277,6 @@ def leave_out(*packages: str) -> Iterator[None]:
             del sys.modules[name]
 
 
-def may_see_own_gpu() -> bool:
-    """Return True if a single GPU that is seen can be this process's own, not the host's.
-
-    ``parallel.launch`` gives the same variables to all workers of a host.
-    """
-    return "GROUPING_LOCAL_WORKER" not in os.environ
-
-
 def allows_progress_bar() -> bool:
     """Return True if a terminal as output is the user's; mpirun gives every rank its own.
 

@@ -16,12 +16,10 @@ then what has filled no lanes.
 from __future__ import annotations
 
 import functools
-import hashlib
-import inspect
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -64,32 +62,28 @@ def _cached(function: Any, options: dict[str, Any]) -> Any:
     kernel = numba.njit(cache=True, **options)(function)
     # Numba 0.60, which is pinned: it compares the stamp of the index file with this one.
     file = kernel._cache._cache_file
-    file._source_stamp = (file._source_stamp, _digest(function))
+    file._source_stamp = (file._source_stamp, _compiled_into(function))
     # A full disk leaves a kernel out of the cache, and does not end the run. (On Windows, where
     # processes get in each other's way, Numba itself ignores such errors here.)
     kernel._cache._guard_against_spurious_io_errors = lambda: suppress(OSError)
     return kernel
 
 
-def _digest(function: Any) -> str:
-    """A hash of what is compiled into a function: those that it calls, and constants."""
-    found, waiting, parts = {function}, [function], []
-    while waiting:
-        caller = waiting.pop()
-        for name in sorted(caller.__code__.co_names):
-            value = caller.__globals__.get(name)
-            # Of functions of Python, kernels call overloaded ones alone. An intrinsic is known by
-            # the function that makes its code.
-            called = value if isinstance(value, FunctionType) else None
-            called = getattr(value, "py_func", getattr(value, "_defn", called))
-            if isinstance(value, _CONSTANTS):
-                parts.append(f"{name}={value!r}")
-            elif called is not None and called not in found:
-                found.add(called)
-                waiting.append(called)
-    sources = {inspect.getsourcefile(called) for called in found - {function}}
-    parts += [Path(source).read_text(encoding="utf-8") for source in sorted(filter(None, sources))]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+def _compiled_into(function: Any) -> list[Any]:
+    """Return what is compiled into a function: constants, and the files of what it calls."""
+    parts: list[Any] = []
+    for name in function.__code__.co_names:
+        value = function.__globals__.get(name)
+        # Of functions of Python, kernels call overloaded ones alone. An intrinsic is known by the
+        # function that makes its code.
+        called = getattr(value, "py_func", getattr(value, "_defn", value))
+        if isinstance(value, _CONSTANTS):
+            parts.append((name, repr(value)))
+        elif isinstance(called, FunctionType):
+            # As Numba knows the kernel's own file.
+            found = os.stat(called.__code__.co_filename)
+            parts += [found.st_mtime, found.st_size, *_compiled_into(called)]
+    return parts
 
 
 _CONSTANTS = (bool, int, float, str, tuple, np.generic)

@@ -57,11 +57,6 @@ def memory(array: Any) -> NDArray[Any]:
     return _view(array)
 
 
-def new_array(*shape: int) -> Any:
-    """Return a new float32 array on the CPU."""
-    return mx.nd.empty(shape, ctx=mx.cpu())
-
-
 def array_of(values: NDArray[Any], dtype: Any = np.float32) -> Any:
     """Return a new array on the CPU with these values; float32 or int64."""
     array = mx.nd.empty(values.shape, ctx=mx.cpu(), dtype=dtype)
@@ -77,10 +72,6 @@ def _view(array: Any) -> NDArray[Any]:
     return np.ndarray(array.shape, dtype, content)
 
 
-# The engine calls this function, so it has to outlive every operator.
-_nothing = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(lambda *_: None)
-
-
 def addresses(arrays: Sequence[Any]) -> list[int]:
     """Return where the memory of CPU arrays begins, once no queued operator uses them.
 
@@ -89,7 +80,7 @@ def addresses(arrays: Sequence[Any]) -> list[int]:
     processor.
     """
     if arrays:
-        _push(_nothing, None, (), arrays)
+        _push(0, (), arrays)
         mx.base.check_call(mx.base._LIB.MXNDArrayWaitToRead(arrays[0].handle))
     return [*map(_address, arrays)]
 
@@ -109,18 +100,16 @@ def copy_to_host(array: Any, copy: NDArray[Any]) -> None:
     mx.base.check_call(mx.base._LIB.MXNDArraySyncCopyToCPU(array.handle, address, size))
 
 
-def _push(call: Any, number: Optional[int], reads: Sequence[Any], writes: Sequence[Any]) -> None:
-    """Have the engine call a C function once what was queued before on these arrays has run.
-
-    The function gets ``number``, which is not 0, as a pointer.
-    """
+def _push(number: int, reads: Sequence[Any], writes: Sequence[Any]) -> None:
+    """Have the engine make the call of a number once what was queued on these arrays has run."""
     # An operator would wait for itself.
     handles = [array.handle.value for array in (*reads, *writes)]
     assert len(set(handles)) == len(handles)
     none = ctypes.c_void_p()
     mx.base.check_call(
         mx.base._LIB.MXEnginePushSyncND(
-            *(call, ctypes.c_void_p(number), none, (ctypes.c_int * 2)(mx.cpu().device_typeid, 0)),
+            *(_take_call, ctypes.c_void_p(number), none),
+            (ctypes.c_int * 2)(mx.cpu().device_typeid, 0),
             *(*_counted(reads), *_counted(writes), none, ctypes.c_int(0), none),
         )
     )
@@ -135,7 +124,7 @@ def _counted(arrays: Sequence[Any]) -> tuple[Any, ctypes.c_int]:
 # Calls that the engine's thread has not taken yet, by number: what it calls, and where the result
 # goes, if anyone waits for it.
 _calls: dict[int, tuple[Callable[[], Any], Optional[futures.Future[Any]]]] = {}
-# The engine hands the number on as a pointer, of which 0 would be none.
+# The engine hands the number on as a pointer.
 _numbers = itertools.count(1)
 # What queued calls have raised.
 _failures: list[BaseException] = []
@@ -144,7 +133,7 @@ _thread = threading.local()
 
 @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 def _take_call(_: Any, number: int) -> None:
-    # Nothing is left of a call that Ctrl-C took back.
+    # Nothing is left of a call that Ctrl-C took back, and 0 has none.
     function, result = _calls.pop(number, (None, None))
     if function is None:
         return
@@ -175,7 +164,7 @@ def run_on_engine(call: Callable[[], Any]) -> Any:
     number = next(_numbers)
     _calls[number] = call, result
     try:
-        _push(_take_call, number, (), ())
+        _push(number, (), ())
         return result.result()
     finally:
         # Ctrl-C may come anywhere above. What the engine has not taken by then it never will, and
@@ -209,7 +198,7 @@ def queue(
     number = next(_numbers)
     _calls[number] = lambda: function(*_viewed(arguments)), None
     try:
-        _push(_take_call, number, [*found, *reads], writes)
+        _push(number, [*found, *reads], writes)
     except BaseException:
         _calls.pop(number, None)
         raise

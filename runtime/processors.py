@@ -47,7 +47,10 @@ def request_tiles() -> bool:
     instruction. oneDNN, which computes MXNet's products, makes no request of its own and must be
     allowed to use tiles (``DNNL_MAX_CPU_ISA``) only after this function has returned True.
     """
-    return _AMX_FLAGS <= _flags() and _request_tiles_from_kernel() == 0
+    if not _AMX_FLAGS <= _flags():
+        return False
+    syscall = ctypes.CDLL(None).syscall
+    return bool(syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
 def has_avx512() -> bool:
@@ -89,13 +92,6 @@ def _described(what: str, cpuinfo: Path) -> str:
     """Return the value of a field of the first processor in cpuinfo; empty without it."""
     lines = (line.partition(":") for line in _read_lines(cpuinfo))
     return next((value.strip() for name, _, value in lines if name.strip() == what), "")
-
-
-def _request_tiles_from_kernel() -> int:
-    """Return the status of the system call: 0, or -1 if the kernel does not know or refuses it."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
-    return int(libc.syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA))
 
 
 if __name__ == "__main__":

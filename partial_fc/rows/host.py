@@ -35,7 +35,8 @@ from runtime.kernels import (
     product_of,
     sum_of,
 )
-from runtime.ndarray import array_of, new_array, queue, settle
+from runtime.mxnet import mx
+from runtime.ndarray import array_of, queue, settle
 
 
 class HostRows(Rows):
@@ -54,7 +55,7 @@ class HostRows(Rows):
             self._arrays[name] = zeros(state.shape(*centers_CD.shape), state.dtype)
         self._copies: dict[str, NDArray[Any]] = {}
         # Stands for the rows where the engine orders what reads and what writes them.
-        self._order = new_array(1)
+        self._order = mx.nd.empty(1)
 
     @property
     @override
@@ -68,7 +69,7 @@ class HostRows(Rows):
     @override
     def gather(self, placed: Placed, part: slice, units_KD: Any, gradient_KD: Any) -> RowGradients:
         rows = placed.rows[part]
-        inverse_norms_K = new_array(rows.size)
+        inverse_norms_K = mx.nd.empty(rows.size)
         arguments = self._arrays["centers"], rows, units_KD, inverse_norms_K
         queue(_normalize, *arguments, reads=[self._order], writes=[units_KD, inverse_norms_K])
         return RowGradients(rows, inverse_norms_K, gradient_KD)
@@ -83,7 +84,7 @@ class HostRows(Rows):
 
     @override
     def get_targets(self, logits: Logits, placed: Placed) -> Any:
-        targets_B = new_array(logits.batch)
+        targets_B = mx.nd.empty(logits.batch)
         entries = _entries(logits, placed.entries)
         queue(_take_entries, logits.numbers, entries, targets_B, writes=[targets_B])
         return targets_B
@@ -92,7 +93,7 @@ class HostRows(Rows):
     def exponentiate(
         self, logits: Logits, placed: Placed, targets_B: Any, rules: Negatives
     ) -> tuple[Any, Any]:
-        outputs = new_array(logits.batch), new_array(logits.batch)
+        outputs = mx.nd.empty(logits.batch), mx.nd.empty(logits.batch)
         targets = _entries(logits, placed.entries), placed.local_B, targets_B
         # The first column of each block, and S.
         bounds = np.append(np.arange(0, logits.num_rows, logits.height), logits.num_rows)
