@@ -20,9 +20,8 @@ from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError
 from data.worker_threads import say, track
 from runtime.command_line import Parser, positive_integer
+from runtime.errors import print_line, run_stoppable
 from runtime.files import create, new_folder
-from runtime.process.terminal import print_line
-from runtime.stopping import run_stoppable
 
 
 def unpack(records: RecordSet, folder: Path, count: int) -> int:

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from runtime import processors
 from runtime.command_line import positive_integer
-from runtime.process.terminal import one_line
+from runtime.errors import one_line
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")

@@ -27,10 +27,8 @@ from evaluation.network import check_same, device_of, open_network
 from evaluation.options import add_network
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
-from runtime.errors import DataError
+from runtime.errors import DataError, print_line, run_stoppable, undisturbed
 from runtime.files import StagedFiles
-from runtime.process.terminal import print_line
-from runtime.stopping import run_stoppable, undisturbed
 
 # NumPy's stubs give this module no types.
 _NPY: Any = np.lib.format

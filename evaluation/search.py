@@ -23,10 +23,8 @@ from evaluation.features import finite_rows, normalized
 from evaluation.files import check_output, read_embeddings, writing
 from evaluation.options import cosine
 from runtime.command_line import Parser, positive_integer
-from runtime.errors import DataError
+from runtime.errors import DataError, print_line, run_stoppable
 from runtime.files import StagedFiles
-from runtime.process.terminal import print_line
-from runtime.stopping import run_stoppable
 
 # Blocks of which the cosines have 64 MiB, and the rows, at 512 numbers, 32 MiB.
 _PROBES, _GALLERY = 1024, 16384

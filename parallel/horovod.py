@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from runtime.process.loopback import hear_this_user
+from runtime.loopback import hear_this_user
 
 
 def collectives() -> Any:

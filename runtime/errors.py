@@ -1,4 +1,4 @@
-"""Errors that the user can correct, and how a program reports them.
+"""How a program ends: errors that the user can correct, signals, and what it says about them.
 
 A wrong option or a broken file needs no traceback, least of all one per rank. It is raised as
 ``ConfigError`` or ``DataError`` with one line that names the value, the reason and the remedy;
@@ -7,6 +7,15 @@ this one in a collective operation. A standard output that fails (a full disk, a
 reported in the same way, and so is a memory-mapped file that is cut off while it is read: to read
 a page that is no longer in its file raises SIGBUS, which ends a process without a word, and no
 check before the access could prevent that.
+
+Python cleans up after an exception, not when a signal ends the process. A tool that may stop
+anywhere (``run_stoppable``) turns the signal into an exception. A training run must not stop
+anywhere, because its ranks have to agree on their last update: it polls a ``StopRequest``. The exit
+status is the shell's for the signal: 130 for Ctrl-C, 143 for SIGTERM.
+
+Names of files, folders and sets come from others. An escape sequence in one moves the cursor,
+changes the title or the keys of the terminal; a bidirectional override shows another name than the
+file has. Such characters are written as Python writes them; letters of any script stay as they are.
 """
 
 from __future__ import annotations
@@ -21,20 +30,32 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any, BinaryIO, NoReturn, Optional, TextIO, cast
-
-from runtime.process.terminal import PrintableOutput, one_line
 
 USER_ERROR_STATUS = 2
 _CRASH_STATUS = 1
-# What a shell reports for a program that SIGPIPE ended.
-_CLOSED_PIPE_STATUS = 128 + signal.SIGPIPE
+# A shell reports this plus the signal for a program that a signal has ended.
+_SIGNAL_STATUS = 128
 _RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "GROUPING_WORKER")
 _RANK_COUNTS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")
 LOCAL_COUNTS = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _LAUNCHER_GRACE_SECONDS = 10.0
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SAME_REQUEST_SECONDS = 1.0
+"""A signal so soon after the first one is the same request: ``timeout`` and others send theirs to a
+program and then to its process group, in which the program gets it again."""
+# mpirun ends all ranks when it gets SIGINT or SIGTERM, but forwards these two to the ranks; so
+# run.sh sends them instead.
+_FORWARDED: dict[int, int] = {signal.SIGUSR1: signal.SIGINT, signal.SIGUSR2: signal.SIGTERM}
+# C0, DEL and C1; line and paragraph separators; surrogates, which stand for bytes of no UTF-8;
+# marks, embeddings, overrides and isolates of bidirectional text (Unicode 15, UAX 9, table 4).
+_CONTROLS = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0xD800, 0xE000))
+_BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_LINE_ESCAPES = {code: repr(chr(code))[1:-1] for code in (*_CONTROLS, *_BIDIRECTIONAL)}
+_ESCAPES = {code: text for code, text in _LINE_ESCAPES.items() if chr(code) not in "\n\t"}
 
 
 class UserError(Exception):
@@ -98,7 +119,7 @@ def run_program(main: Callable[[], Optional[int]]) -> NoReturn:
         _end(f"{_host()}{error}", USER_ERROR_STATUS)
     except _OutputError as error:
         if error.errno == errno.EPIPE:
-            _exit_now(_CLOSED_PIPE_STATUS)
+            _exit_now(_SIGNAL_STATUS + signal.SIGPIPE)
         _end(f"the standard output cannot be written ({error.strerror})", USER_ERROR_STATUS)
     except MemoryError as error:
         reason = f"{_host()}the memory does not suffice ({str(error) or 'MemoryError'})"
@@ -203,3 +224,105 @@ def _exit_now(status: int) -> NoReturn:
         with suppress(OSError):
             stream.flush()
     os._exit(status)
+
+
+class Stopped(BaseException):
+    """A signal stops the program. Not an ``Exception``, so that no handler of failures gets it."""
+
+
+class StopRequest:
+    """The request of a signal to end this process.
+
+    A later SIGINT or SIGTERM ends it at once. What mpirun forwards is one request however often it
+    comes, since run.sh repeats it.
+    """
+
+    def __init__(self) -> None:
+        self.status = 0
+        """The exit status that belongs to the request, 0 without one."""
+        self._requested_at = 0.0
+
+    def listen(self) -> None:
+        """Take signals as requests, but for those that the parent process had this one ignore."""
+        for number in (signal.SIGINT, signal.SIGTERM, *_FORWARDED):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._receive)
+
+    def _receive(self, number: int, _: Optional[FrameType]) -> None:
+        now = time.monotonic()
+        if self.status:
+            is_later = now - self._requested_at > SAME_REQUEST_SECONDS
+            if is_later and number not in _FORWARDED:
+                os._exit(self.status)
+            return
+        self._requested_at = now
+        self.status = _SIGNAL_STATUS + _FORWARDED.get(number, number)
+
+
+def run_stoppable(main: Callable[[], Optional[int]]) -> NoReturn:
+    """Run a program that cleans up when Ctrl-C, ``kill`` or a closed terminal stops it.
+
+    It ends with one line and the shell's status for the signal. A signal that the parent process
+    had it ignore (``nohup``) stays ignored.
+    """
+    for number in _STOP_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _stop)
+    try:
+        run_program(main)
+    except Stopped as stopped:
+        (number,) = stopped.args
+        name = signal.Signals(number).name
+        print(f"stopped by {name}: no unfinished file is left behind", file=sys.stderr)
+        sys.stdout.flush()
+        # Not sys.exit, which would wait for the threads.
+        os._exit(_SIGNAL_STATUS + number)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Delay a stop to the end of a step that must not be left half done."""
+    waiting: list[int] = []
+    held = [number for number in _STOP_SIGNALS if signal.getsignal(number) is _stop]
+    for number in held:
+        signal.signal(number, lambda number, _: waiting.append(number))
+    try:
+        yield
+    finally:
+        for number in held:
+            signal.signal(number, _stop)
+    if waiting:
+        _stop(waiting[0], None)
+
+
+def _stop(number: int, _: Optional[FrameType]) -> None:
+    # A second signal would interrupt the removal of files.
+    for other in _STOP_SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
+    raise Stopped(number)
+
+
+def printable(text: str) -> str:
+    """Return a text of several lines with control characters and text direction escaped."""
+    return text.translate(_ESCAPES)
+
+
+def one_line(text: str) -> str:
+    """Return a text with tabs and line breaks escaped as well."""
+    return text.translate(_LINE_ESCAPES)
+
+
+def print_line(text: str, *, file: Optional[TextIO] = None, flush: bool = False) -> None:
+    """Print a text as one line, on the standard output unless ``file`` is given."""
+    print(one_line(text), file=file, flush=flush)
+
+
+class PrintableOutput(io.TextIOWrapper):
+    """A standard output or error that escapes what it is given."""
+
+    def write(self, text: str, /) -> int:
+        """Write a text with control characters and text direction escaped."""
+        # A progress bar starts each of its writes with a carriage return.
+        start = text[:1] if text.startswith("\r") else ""
+        super().write(start + printable(text[len(start) :]))
+        return len(text)

@@ -24,8 +24,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Optional, Union
 
-from runtime.errors import ConfigError, DataError
-from runtime.stopping import undisturbed
+from runtime.errors import ConfigError, DataError, undisturbed
 
 # Small writes and reads are slow, and make the threads that read records wait.
 _BUFFER = 1 << 20

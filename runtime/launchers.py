@@ -8,8 +8,7 @@ import socket
 import psutil
 
 from runtime import environment
-from runtime.errors import ConfigError, is_launched
-from runtime.stopping import StopRequest
+from runtime.errors import ConfigError, StopRequest, is_launched
 
 # The number of tasks that a launcher unknown to Horovod has started. Slurm's first variable is of
 # the step that srun has started, the other is of the whole allocation.

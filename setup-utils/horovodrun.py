@@ -32,9 +32,8 @@ from parallel.host_lists import read_file, read_list, slots_by_host
 from parallel.launch import ssh, variables
 from parallel.launch.network_interface import address_on, is_own_name
 from runtime.command_line import Parser
-from runtime.errors import USER_ERROR_STATUS, ConfigError, UserError
-from runtime.process.loopback import hear_this_user, loopback_variables
-from runtime.process.terminal import print_line
+from runtime.errors import USER_ERROR_STATUS, ConfigError, UserError, print_line
+from runtime.loopback import hear_this_user, loopback_variables
 
 _LAUNCHERS = Path(__file__).resolve().parent / "launchers"
 _gloo_starter = gloo_run._exec_command_fn

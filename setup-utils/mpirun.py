@@ -30,7 +30,7 @@ from parallel import host_lists
 from parallel.launch import ssh, variables
 from parallel.launch.network_interface import is_own_name
 from runtime.errors import ConfigError, run_program
-from runtime.process.loopback import loopback_variables
+from runtime.loopback import loopback_variables
 
 AGENT = "remote-shell"
 """The program by which ``launchers/mpirun`` lets Open MPI reach other hosts."""

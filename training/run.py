@@ -19,9 +19,9 @@ from data.batches.position import EpochPlan, Position
 from data.contents import Images
 from parallel.world import TimedWorld
 from runtime import devices, options
+from runtime.errors import StopRequest
 from runtime.options import option
 from runtime.state import Stateful
-from runtime.stopping import StopRequest
 from training import run_folder
 from training.checkpoint import resume
 from training.checkpoint.reader import SavedPart, SavedRun

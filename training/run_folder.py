@@ -31,10 +31,9 @@ import numpy as np
 import psutil
 
 from parallel.world import World
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, print_line
 from runtime.files import create, open_kept
 from runtime.mxnet import mx
-from runtime.process.terminal import print_line
 
 LOCK = "run.lock"
 _LONGEST_HOLDER = 300

@@ -23,10 +23,8 @@ from data.decoding import IMAGE_ENDINGS, encode, read_image
 from data.identities import find_images
 from data.worker_threads import add_workers, map_in_order, say, track
 from runtime.command_line import Parser
-from runtime.errors import DataError
+from runtime.errors import DataError, print_line, run_stoppable
 from runtime.files import create, new_folder
-from runtime.process.terminal import print_line
-from runtime.stopping import run_stoppable
 
 
 def _written_name(name: str, lossless: bool) -> str:

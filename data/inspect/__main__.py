@@ -28,10 +28,8 @@ from data.records.record_set import RecordSet
 from data.verification.bin_file import VerificationSet, read_bin
 from data.worker_threads import add_workers, map_in_order, track
 from runtime.command_line import Parser
-from runtime.errors import DataError
+from runtime.errors import DataError, print_line, run_stoppable
 from runtime.files import write_atomically
-from runtime.process.terminal import print_line
-from runtime.stopping import run_stoppable
 
 # More would push the rest of the report off the screen; a file has all bad images.
 _MAX_LINES = 20

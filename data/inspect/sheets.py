@@ -18,8 +18,7 @@ from data.decoding import Image, decode_rgb, encode
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, Payload
 from data.verification.bin_file import VerificationSet
-from runtime.errors import DataError
-from runtime.process.terminal import one_line
+from runtime.errors import DataError, one_line
 
 _ROWS, _COLUMNS = 10, 8
 # Pairs of each kind; in a row.

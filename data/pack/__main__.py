@@ -31,9 +31,7 @@ from data.verification.bin_file import write_bin
 from data.verification.pairs import Pair, draw_pairs, read_pairs
 from data.worker_threads import add_workers, say
 from runtime.command_line import Parser, positive_integer
-from runtime.errors import ConfigError, DataError
-from runtime.process.terminal import print_line
-from runtime.stopping import run_stoppable, undisturbed
+from runtime.errors import ConfigError, DataError, print_line, run_stoppable, undisturbed
 
 _MAX_SIDE = 4096
 

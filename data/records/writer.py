@@ -11,9 +11,8 @@ from typing_extensions import Self
 
 from data.records.recordio import FLOAT32_EXACT, Payload, encode
 from data.records.shards import allow_open_files, shard_path, shards_of
-from runtime.errors import ConfigError, DataError
+from runtime.errors import ConfigError, DataError, undisturbed
 from runtime.files import StagedFiles
-from runtime.stopping import undisturbed
 
 
 class RecordWriter:

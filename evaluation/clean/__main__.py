@@ -30,10 +30,8 @@ from evaluation.clean.findings import COPY, MARGIN, Findings, find_all
 from evaluation.clean.report import Report, file_stem
 from evaluation.options import add_network, check_names, cosine
 from runtime.command_line import Parser, positive_integer
-from runtime.errors import ConfigError, DataError, is_launched
+from runtime.errors import ConfigError, DataError, is_launched, print_line, run_stoppable
 from runtime.files import new_folder, read_file, write_atomically
-from runtime.process.terminal import print_line
-from runtime.stopping import run_stoppable
 
 # By their names in the findings: the option, and its help.
 _COSINES = {

@@ -35,9 +35,8 @@ from evaluation.network import OnnxNetwork, files_of
 from evaluation.options import EXPORT, add_image_size, checkpoint
 from evaluation.report import figures, run_files
 from runtime.command_line import Parser, positive_integer
-from runtime.errors import ConfigError, DataError, run_program
+from runtime.errors import ConfigError, DataError, one_line, print_line, run_program
 from runtime.files import StagedFiles
-from runtime.process.terminal import one_line, print_line
 from runtime.untrusted.onnx_model import import_onnx, import_onnxruntime
 
 if TYPE_CHECKING:

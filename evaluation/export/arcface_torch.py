@@ -23,9 +23,8 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from runtime.errors import ConfigError, DataError
+from runtime.errors import ConfigError, DataError, one_line
 from runtime.files import read_file
-from runtime.process.terminal import one_line
 
 if TYPE_CHECKING:
     from backbones.checkpoint import Checkpoint

@@ -41,8 +41,7 @@ from evaluation.network import check_same, device_of, files_of, open_network
 from evaluation.options import IJB, add_network
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
-from runtime.errors import ConfigError
-from runtime.stopping import run_stoppable
+from runtime.errors import ConfigError, run_stoppable
 
 _ONE_TO_ONE, _ONE_TO_MANY = "1:1", "1:N"
 # The program of Partial FC, and the other ones of InsightFace.

@@ -24,10 +24,8 @@ from evaluation.report import elements, figures
 from evaluation.report.run_files import REPORT, Record, RunFiles, number, read
 from evaluation.verification.curves import area_under, equal_error_rate
 from runtime.command_line import Parser
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, print_line, run_stoppable
 from runtime.files import write_atomically
-from runtime.process.terminal import print_line
-from runtime.stopping import run_stoppable
 
 _COMPARISON = Path("comparison.html")
 _SUBTITLE = ("dataset", "network", "model", "loss", "optimizer")

@@ -13,8 +13,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from runtime.errors import printable
 from runtime.files import read_text
-from runtime.process.terminal import printable
 
 _COLORS = "#2268d1 #cf6a10 #1a8a4a #8646d6 #c42a6b #0d8080 #8f5a1e #5a6878".split()
 # What a report of many options or runs may say of one value.

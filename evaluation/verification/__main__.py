@@ -40,8 +40,7 @@ from evaluation.verification.report import (
 )
 from runtime.command_line import Parser, positive_integer
 from runtime.environment import prepare_lanes
-from runtime.errors import ConfigError, DataError, run_program
-from runtime.process.terminal import print_line
+from runtime.errors import ConfigError, DataError, print_line, run_program
 
 # InsightFace's, without --target.
 _NAMES = ("lfw", "cfp_ff", "cfp_fp", "agedb_30")

@@ -17,7 +17,7 @@ from data.inspect.sheets import draw_chosen_pairs
 from data.verification.bin_file import VerificationSet
 from evaluation.files import write_output
 from evaluation.verification.curves import Curve, Pairs, Scores, accuracies_of_folds, area_under
-from runtime.process.terminal import one_line
+from runtime.errors import one_line
 
 PAIRS_ON_A_SHEET = 40
 _INCHES, _DPI = (8, 6), 110

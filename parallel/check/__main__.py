@@ -21,8 +21,7 @@ from parallel.host_lists import read_file, read_list, slots_by_host
 from parallel.launch.network_interface import is_own_name
 from runtime import environment
 from runtime.command_line import Parser
-from runtime.errors import USER_ERROR_STATUS, run_program
-from runtime.process.terminal import print_line
+from runtime.errors import USER_ERROR_STATUS, print_line, run_program
 
 # Columns of the table, and the width of each.
 _SIDE_BY_SIDE, _WIDTH = 2, 40

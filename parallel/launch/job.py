@@ -21,8 +21,7 @@ from typing import Optional
 
 from parallel.launch import guard, ssh
 from parallel.parameter_server.assignment import SCHEDULER, WORKER
-from runtime.process.terminal import one_line
-from runtime.stopping import SAME_REQUEST_SECONDS
+from runtime.errors import SAME_REQUEST_SECONDS, one_line
 
 # For workers to write a checkpoint after a signal to stop.
 _CHECKPOINT_SECONDS = 15.0

@@ -34,7 +34,7 @@ from parallel.parameter_server.assignment import (
 )
 from runtime import environment
 from runtime.errors import ConfigError, did_you_mean
-from runtime.process.loopback import is_loopback, loopback_variables
+from runtime.loopback import is_loopback, loopback_variables
 
 SERVE = (sys.executable, "-m", "parallel.parameter_server.serve")
 """The command of servers and scheduler."""

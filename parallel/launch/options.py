@@ -18,7 +18,7 @@ from parallel.launch.cluster_files import number
 from parallel.parameter_server.buckets import FEWEST_ELEMENTS, LARGEST, MOST_ELEMENTS
 from runtime import environment, porting
 from runtime.command_line import Parser, positive_integer
-from runtime.process.terminal import print_line
+from runtime.errors import print_line
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional
 
-from runtime import environment
-from runtime.process import terminal
+from runtime import environment, errors
 
 GIGABYTE = 1 << 30
 CPU_SECONDS, WALL_SECONDS = 6, 120
@@ -88,7 +87,7 @@ def reason(reply: bytes, status: int, errors: bytes) -> Optional[str]:
 def one_line(text: str, index: int = 0) -> str:
     """Return a line of a text, without what a terminal would obey."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return terminal.one_line(lines[index] if lines else "")[:_MAX_REASON]
+    return errors.one_line(lines[index] if lines else "")[:_MAX_REASON]
 
 
 def serve(answer: Answer) -> None:

@@ -1,6 +1,6 @@
 """``python -m tests.newcomer``: see ``walk``."""
 
-from runtime.stopping import run_stoppable
+from runtime.errors import run_stoppable
 from tests.newcomer.walk import main
 
 run_stoppable(main)

@@ -1,6 +1,6 @@
 """``python -m tests.pythons``: see ``campaign``."""
 
-from runtime.stopping import run_stoppable
+from runtime.errors import run_stoppable
 from tests.pythons.campaign import main
 
 run_stoppable(main)

@@ -20,8 +20,8 @@ def test_every_module_is_imported_and_every_package_is_pinned() -> None:
 def test_trials_need_no_package() -> None:
     """``.ci/run`` starts and stops them before it installs any; -S leaves out what is installed."""
     code = (
-        "import os, tests.pythons.campaign, runtime.stopping as stopping\n"
-        "stopping.run_stoppable(lambda: os.kill(os.getpid(), 15))"
+        "import os, tests.pythons.campaign, runtime.errors as errors\n"
+        "errors.run_stoppable(lambda: os.kill(os.getpid(), 15))"
     )
     done = finish(sys.executable, "-S", "-c", code, status=143)
     assert done.stderr == "stopped by SIGTERM: no unfinished file is left behind\n"

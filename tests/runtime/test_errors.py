@@ -10,8 +10,7 @@ import sys
 
 import pytest
 
-from runtime.errors import did_you_mean
-from runtime.process.terminal import PrintableOutput, one_line, printable
+from runtime.errors import PrintableOutput, did_you_mean, one_line, printable
 from tests.support.launch import ROOT, finish
 
 RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
@@ -30,7 +29,7 @@ os.truncate(path, 10)
 """
 STEP = """
 import os, signal
-from runtime.stopping import run_stoppable, undisturbed
+from runtime.errors import run_stoppable, undisturbed
 
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
@@ -45,11 +44,11 @@ run_stoppable(main)
 """
 REQUEST = """
 import os, sys
-from runtime import stopping
+from runtime import errors
 
 now = 5.0
-stopping.time.monotonic = lambda: now
-request = stopping.StopRequest()
+errors.time.monotonic = lambda: now
+request = errors.StopRequest()
 request.listen()
 for argument in sys.argv[1:]:
     if argument == "wait":

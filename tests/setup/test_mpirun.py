@@ -12,8 +12,8 @@ from unittest import mock
 
 import pytest
 
+from runtime import loopback
 from runtime.errors import UserError
-from runtime.process import loopback
 from tests.setup.conftest import loaded
 from tests.support.launch import write_program
 

@@ -20,8 +20,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from runtime.process import loopback
-from runtime.process.loopback import loopback_variables
+from runtime import loopback
+from runtime.loopback import loopback_variables
 from tests.support.attacker import NOBODY
 from tests.support.launch import ROOT
 from tests.support.stranger import AS_ROOT, answer_to_a_stranger

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from runtime.stopping import StopRequest
+from runtime.errors import StopRequest
 from tests.soak.replay import Replay, replay
 from tests.support.job import Started
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, Callable, Optional
 
 from parallel.world import World
+from runtime.errors import StopRequest
 from runtime.mxnet import mx
-from runtime.stopping import StopRequest
 from runtime.stopwatch import COMMUNICATION
 from training.config.schedule import Schedule
 from training.log.throughput import Throughput

@@ -25,8 +25,8 @@ from parallel.parameter_server.assignment import SCHEMES, Assignment, Scheme, gr
 from parallel.parameter_server.exchange import Exchange
 from parallel.world import HorovodWorld, LoneWorld, TimedWorld, Wire, join_ranks
 from runtime import environment
+from runtime.errors import StopRequest
 from runtime.mxnet import mx
-from runtime.stopping import StopRequest
 from runtime.stopwatch import Stopwatch
 from training import same_data
 from training.config.images import HOROVOD, ImageConfig

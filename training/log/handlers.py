@@ -16,9 +16,8 @@ from tqdm import tqdm
 from typing_extensions import override
 
 from runtime import environment
-from runtime.errors import discard
+from runtime.errors import discard, one_line, printable
 from runtime.files import APPENDING, make_folder, open_kept
-from runtime.process.terminal import one_line, printable
 
 OFF_SCREEN = {"off_screen": True}
 """``extra`` of a record that goes to the file only."""

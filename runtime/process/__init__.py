@@ -1,1 +1,0 @@
-"""Safe output on a terminal, and ports that only this host reaches."""
