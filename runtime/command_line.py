@@ -100,10 +100,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message.removeprefix('argument ')} (--help lists the options)")
 
-    def names(self) -> list[str]:
-        """Return the options of this command line, but for ``--help``, which every program has."""
-        return [name for name in self._option_string_actions if name not in ("-h", "--help")]
-
 
 def parse(
     config_class: type[_Config],
@@ -139,7 +135,7 @@ def _read_words(parser: Parser, argv: Optional[Sequence[str]]) -> dict[str, Any]
     namespace, unknown = parser.parse_known_args(argv)
     if unknown:
         word = unknown[0].split("=")[0]
-        close = did_you_mean(word, parser.names())
+        close = did_you_mean(word, parser._option_string_actions)
         raise ConfigError(f"{word} is not an option{close}; --help lists them")
     return {
         name: tuple(value) if isinstance(value, list) else value
