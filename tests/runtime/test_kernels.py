@@ -25,8 +25,6 @@ AVX2 = {
     "NUMBA_CPU_NAME": "haswell",
     "NUMBA_CPU_FEATURES": "+avx,+avx2,+bmi,+bmi2,+fma,+lzcnt,+popcnt,+sse4.2",
 }
-# Of no effect on logits below 100.
-NO_RULE = tuple(np.array([100, 100, 1, 0], np.float32))
 KERNEL = """
 from runtime.kernels import unlocked_kernel
 
@@ -92,11 +90,6 @@ def _product(first, second):
     return product_of(first, second)
 
 
-@unlocked_kernel
-def _largest(numbers, least):
-    return host._largest(numbers, NO_RULE, least, np.empty(LANES, np.float32))
-
-
 @pytest.mark.parametrize("length", [0, 1, LANES - 1, LANES, LANES + 1, 3 * LANES + 7])
 @pytest.mark.parametrize("types", ["ff", "fb", "bf", "bb"])
 def test_every_number_counts_once(length: int, types: str) -> None:
@@ -109,20 +102,6 @@ def test_every_number_counts_once(length: int, types: str) -> None:
         for kind, values in zip(types, given)
     ]
     assert _product(*vectors) == np.dot(*given)
-
-
-@pytest.mark.parametrize("length", [0, 1, LANES - 1, LANES, 2 * LANES + 3])
-def test_the_largest_is_found_wherever_it_stands(length: int) -> None:
-    assert _largest(np.full(length, -9.5, np.float32), np.float32(-9.0)) == -9.0
-    for place in range(length):
-        numbers = np.full(length, -2.0, np.float32)
-        numbers[place] = -1.0
-        # What is not a number neither counts nor hides what does.
-        numbers[place - 1 : place] = np.nan
-        numbers[place + 16 : place + 17] = np.nan
-        for given in (numbers, bfloat16_of(numbers)):
-            assert _largest(given, np.float32(-9.0)) == -1.0
-            assert _largest(given, np.float32(-0.5)) == -0.5
 
 
 def bfloat16_of(values: Any) -> Any:

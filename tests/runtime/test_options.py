@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,10 @@ def test_an_abbreviation_is_no_option(parser: Parser, word: str) -> None:
 
 @pytest.mark.parametrize("words", [["-p22"], ["-p", "22"], ["-p=22"]])
 def test_values_of_short_names_and_synonyms(parser: Parser, words, monkeypatch) -> None:
-    given = ["--model", "a", "-np", "2", "--epochs=3", *words]
-    # Without words, those of the process.
-    monkeypatch.setattr("sys.argv", ["p", *given])
-    for found in (parser.parse_args(given), parser.parse_args()):
-        assert (found.port, found.ranks, found.length) == (22, "2", 3)
+    """Without words, those of the process."""
+    monkeypatch.setattr("sys.argv", ["p", "--model", "a", "-np", "2", "--epochs=3", *words])
+    found = parser.parse_args()
+    assert (found.port, found.ranks, found.length) == (22, "2", 3)
 
 
 def test_options_of_other_programs_are_answered_before_required_ones(parser: Parser) -> None:
@@ -58,9 +58,9 @@ def test_options_of_other_programs_are_answered_before_required_ones(parser: Par
         parser.parse_args(["--model", "a", "configs/a"])
     # Rows that come with a group of options; earlier ones count.
     parser.answer({"--gpus": "another answer", "--fc7*": "leave it out too"}, {"--net": "--model"})
-    for word, said in (("--fc7-lr", "leave it out too"), ("--gpus", "set CUDA_VISIBLE_DEVICES")):
-        with pytest.raises(ConfigError, match=f"{word} is not an option here: {said}"):
-            parser.parse_args(["--net", "a", word, "1"])
+    said = "--fc7-lr .* leave it out too; --gpus is not an option here: set CUDA_VISIBLE_DEVICES"
+    with pytest.raises(ConfigError, match=said):
+        parser.parse_args(["--net", "a", "--fc7-lr", "1", "--gpus", "0"])
     parser.add_argument("command", nargs="*")
     # Values, and the command after two dashes, are none of another program.
     found = parser.parse_args(["--model", "configs/a", "--", "python", "--gpus", "0"])
@@ -97,24 +97,12 @@ def test_the_help_lists_the_names_of_a_choice(capsys: pytest.CaptureFixture[str]
     assert f"Margin of the targets: {', '.join(LOSSES)}. cosface" in text
 
 
-@pytest.mark.parametrize("program", [faces, images], ids=["faces", "images"])
-def test_the_factor_of_the_learning_rate(program: Any) -> None:
-    def of(line: str) -> Any:
-        return program.parse(f"--dataset synthetic --epochs 4 --lr 0.5 {line}".split()).schedule
-
-    def rates(line: str) -> list[float]:
-        schedule = of(line).build(1, updates_per_epoch=10)
-        return [schedule(update) for update in (5, 15, 25, 35)]
-
-    warm = "--warmup 0" if program is faces else "--warmup-epochs 0"
-    assert rates(f"{warm} --lr-factor 0.94") == pytest.approx([0.5 * 0.94**n for n in range(4)])
-    assert rates(f"{warm} --lr-factor 1") == [0.5] * 4
-    steps = "8,20" if program is faces else "1,2"
-    falls = rates(f"{warm} --lr-factor 0.2 --lr-steps {steps}")
-    assert falls == pytest.approx([0.5, 0.1, 0.02, 0.02])
-    for wrong in ("--lr-schedule step", "--lr-steps 0,2", "--lr-steps 2,2", "--lr-steps 3,2"):
-        with pytest.raises(ConfigError, match="--lr-s.*, as in [0-9]+,"):
-            of(wrong)
+@pytest.mark.parametrize("words", [
+    "--lr-schedule step", "--lr-steps 0,2", "--lr-steps 2,2", "--lr-steps 3,2",
+])  # fmt: skip
+def test_steps_of_a_schedule_rise(words: str) -> None:
+    with pytest.raises(ConfigError, match="--lr-s.*, as in [0-9]+,"):
+        faces.parse(f"--dataset synthetic --epochs 4 {words}".split())
 
 
 def test_a_schedule_on_the_command_line_replaces_that_of_a_recipe() -> None:
@@ -123,9 +111,7 @@ def test_a_schedule_on_the_command_line_replaces_that_of_a_recipe() -> None:
         return schedule.lr_schedule, schedule.lr_steps, schedule.lr_factor
 
     assert of("--dataset mnist") == ("step", (), 1.0)
-    assert of("--dataset mnist --lr-schedule cosine") == ("cosine", (), None)
     assert of("--dataset mnist --lr-steps 3") == ("step", (3,), None)
-    assert of("--dataset imagenet_steps --lr-factor 0.98") == ("step", (), 0.98)
     assert of("--dataset imagenet --lr-factor 0.2 --lr-steps 30") == ("step", (30,), 0.2)
     schedule = faces.parse("--dataset 100w --lr-factor 0.5".split()).schedule
     assert (schedule.lr_steps, schedule.lr_factor) == ((), 0.5)
@@ -138,20 +124,14 @@ def saved_by(program: Any, folder: Path, line: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("program", "line", "more"), [
-    (faces, "--dataset synthetic", "--max-update 20"),
-    (faces, "--dataset synthetic", "--loss arcface"),
     (faces, "--dataset synthetic --loss arcface --seed 7", "--margins 1,0.3,0"),
     (faces, "--dataset synthetic --margins 1,0.3,0.2 --center-lr 0.3", "--lr 0.3"),
     (faces, "--dataset synthetic", "--models-root other --network r18"),
-    (faces, "--dataset synthetic", "--optimizer adam --lr 1e-3 --wd 0"),
     (faces, ADAM, "--lr 2e-3"),
     (faces, "--dataset emore --debug --max-update 7 --lr-steps 3,5", "--seed 3"),
-    (faces, "--dataset emore --debug --lr-factor 0.5", "--seed 3"),
     (faces, "--rec . --epochs 3 --models-root m", "--seed 3"),
     (images, "--dataset synthetic", "--lr-schedule step --lr-steps 2,3"),
-    (images, "--dataset synthetic", "--epochs 9 --models-root other"),
     (images, "--dataset imagenet --data-dir d --mixup 0.2 --no-lr-scaling", "--lr-power 1"),
-    (images, "--dataset imagenet_steps --data-dir d --lr-factor 0.94", "--seed 3"),
 ])  # fmt: skip
 def test_a_saved_configuration_gives_the_same_run(program, line, more, tmp_path: Path) -> None:
     saved = saved_by(program, tmp_path, line)
@@ -173,28 +153,22 @@ def test_words_that_contradict_a_saved_configuration(program, line, more, messag
         program.parse([*saved_by(program, tmp_path, line), *more.split()])
 
 
-@pytest.mark.parametrize(("content", "parts"), [
-    (None, ["cannot be read (No such file"]),
-    ("{", ["is no table in JSON"]),
-    ("[" * 100_000, ["is no table in JSON"]),
-    ('{"los": "arcface"}', ["config.json: --los is not", "did you mean '--loss'?"]),
-    ('{"lr": "fast"}', ["--lr: invalid number value: 'fast'"]),
-    ('{"lr": NaN}', ["--lr: 'nan'"]),
-    ('{"epochs": true}', ["--epochs: expected one argument"]),
-    ('{"epochs": false}', ["--epochs: invalid int value: 'False'"]),
-    ('{"debug": 1}', ["--debug: ignored explicit argument '1'"]),
-    ('{"margins": [1, 0]}', ["--margins: invalid margins value: '1,0'"]),
-    ('{"lr_steps": [1, "two"]}', ["--lr-steps: invalid integers value: '1,two'"]),
-    ('{"dataset": "synthetic", "lr": -1}', ["--lr -1 must be above 0"]),
+@pytest.mark.parametrize(("content", "said"), [
+    (None, "cannot be read (No such file"),
+    ("[" * 100_000, "is no table in JSON"),
+    ('{"los": "arcface"}', "config.json: --los is not an option (did you mean '--loss'?)"),
+    ('{"lr": NaN}', "--lr: 'nan'"),
+    ('{"epochs": true}', "--epochs: expected one argument"),
+    ('{"epochs": false}', "--epochs: invalid int value: 'False'"),
+    ('{"margins": [1, 0]}', "--margins: invalid margins value: '1,0'"),
+    ('{"dataset": "synthetic", "lr": -1}', "--lr -1 must be above 0"),
 ], ids=str)  # fmt: skip
-def test_mistakes_in_a_saved_configuration_are_one_line(content, parts, tmp_path) -> None:
+def test_mistakes_in_a_saved_configuration_are_one_line(content, said, tmp_path) -> None:
     file = tmp_path / "config.json"
     if content is not None:
         file.write_text(content)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=f"^.*{re.escape(said)}.*$"):
         faces.parse(["--config", str(file)])
-    assert "\n" not in str(caught.value)
-    assert all(part in str(caught.value) for part in parts)
 
 
 def test_a_file_may_name_record_sets_alone_and_null(tmp_path: Path) -> None:
@@ -202,9 +176,7 @@ def test_a_file_may_name_record_sets_alone_and_null(tmp_path: Path) -> None:
     for folder in folders:
         Path(folder).mkdir()
     file = tmp_path / "own.json"
-    file.write_text(json.dumps({"rec": folders[:1], "max_update": None}))
+    file.write_text(json.dumps({"rec": folders, "max_update": None}))
     found = faces.parse(["--config", str(file)])
-    assert found.run.models_root == "./models/people-r50"
-    assert found == faces.parse(["--rec", folders[0]])
-    file.write_text(json.dumps({"rec": folders}))
-    assert faces.parse(["--config", str(file)]).data.rec == tuple(folders)
+    assert found.data.rec == tuple(folders)
+    assert found == faces.parse(["--rec", folders[0], "--rec", folders[1]])
