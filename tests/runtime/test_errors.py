@@ -84,7 +84,6 @@ def test_did_you_mean_names_the_closest_choice() -> None:
 
 @pytest.mark.parametrize(("body", "status", "said"), [
     ("raise errors.DataError('no such\\nfile')", 2, "error: no such file\n"),
-    ("return None", 0, ""),
     ("return 3", 3, ""),
 ])  # fmt: skip
 def test_a_user_error_is_one_line_and_status_2(body: str, status: int, said: str) -> None:
@@ -107,15 +106,15 @@ def test_too_little_memory_is_one_line_and_others_keep_their_traceback(body, sta
     assert found == status and re.fullmatch(said, errors)
 
 
-@pytest.mark.parametrize("name", RANK_NAMES)
-def test_a_config_error_is_left_to_rank_0(name: str) -> None:
+def test_a_config_error_is_left_to_rank_0() -> None:
     """A collective that fails is the error of another rank; a broken file is not."""
     lost = "class HorovodInternalError(RuntimeError): pass\nraise HorovodInternalError()"
     wrong, broken = "raise errors.ConfigError('wrong')", "raise errors.DataError('broken')"
-    assert run_main(PRINT_WAITING + wrong, **{name: "0"}) == (2, "", "error: wrong\n")
-    assert run_main(PRINT_WAITING + wrong, **{name: "1"}) == (2, GRACE, "error: wrong\n")
-    assert run_main(PRINT_WAITING + lost, **{name: "0"})[1] == GRACE
-    assert run_main(PRINT_WAITING + broken, **{name: "1"}) == (2, "", "error: broken\n")
+    first, second = {"HOROVOD_RANK": "0"}, {"OMPI_COMM_WORLD_RANK": "1"}
+    assert run_main(PRINT_WAITING + wrong, **first) == (2, "", "error: wrong\n")
+    assert run_main(PRINT_WAITING + wrong, **second) == (2, GRACE, "error: wrong\n")
+    assert run_main(PRINT_WAITING + lost, **first)[1] == GRACE
+    assert run_main(PRINT_WAITING + broken, **second) == (2, "", "error: broken\n")
 
 
 @pytest.mark.parametrize(("prefix", "local", "host"), [
@@ -131,12 +130,9 @@ def test_a_data_error_names_the_host_among_several(prefix: str, local: str, host
 def test_a_full_standard_output_is_one_line(unbuffered: str) -> None:
     """An error of the user comes first."""
     full = "error: the standard output cannot be written (No space left on device)\n"
-    for body, said in (
-        ("print('x' * 100000)", full),
-        ("print('held back until the end')", full),
-        ("import sys\nsys.stdout.write('text')\nraise errors.DataError('broken')",
-         full if unbuffered else "error: broken\n"),
-    ):  # fmt: skip
+    failing = "import sys\nsys.stdout.write('text')\nraise errors.DataError('broken')"
+    first = full if unbuffered else "error: broken\n"
+    for body, said in (("print('held back until the end')", full), (failing, first)):
         with open("/dev/full", "w") as output:
             found = run_main(body, stdout=output, PYTHONUNBUFFERED=unbuffered)
         assert found == (2, None, said)
@@ -149,19 +145,16 @@ def test_a_closed_pipe_ends_a_program_quietly() -> None:
     os.close(writer)
 
 
-def test_what_an_encoding_cannot_hold_is_escaped() -> None:
-    body = r"print('/faces/\udcff/\xe4')"
-    assert run_main(body, PYTHONIOENCODING="ascii:strict") == (0, "/faces/\\udcff/\\xe4\n", "")
-
-
 def test_a_name_does_not_reach_the_terminal_as_a_command() -> None:
     body = r"name = '/faces/\x1b]0;a\x07\x9b2J\u202e\xe9'" + "\n"
-    body += "import sys, warnings\nprint(name)\nprint(name, file=sys.stderr)\n"
+    body += "import sys\nprint(name)\nprint(name, file=sys.stderr)\n"
     shown = r"/faces/\x1b]0;a\x07\x9b2J\u202e" + "\xe9"
     found = run_main(body + "raise errors.DataError(name + '\\nerror: all is well')")
     assert found[1:] == (f"{shown}\n", f"{shown}\nerror: {shown} error: all is well\n")
-    traceback = run_main(body + "raise ValueError(name)")[2]
-    assert f"ValueError: {shown}\n" in traceback and "\x1b" not in traceback
+    # What the encoding cannot hold is escaped, too.
+    found = run_main(body + "raise ValueError(name)", PYTHONIOENCODING="ascii:strict")
+    assert found[1] == r"/faces/\x1b]0;a\x07\x9b2J\u202e\xe9" + "\n"
+    assert "ValueError: /faces/" in found[2] and "\x1b" not in found[2]
 
 
 def test_closed_outputs_are_no_error() -> None:
@@ -209,7 +202,6 @@ def test_the_first_signal_is_a_request(signals, status, printed) -> None:
 
 @pytest.mark.parametrize(("name", "shown"), [
     ("\x9b31m\x7f\x85\r\x00", r"\x9b31m\x7f\x85\r\x00"),
-    ("\u2066\u2069\u200f\u061c\u2028", r"\u2066\u2069\u200f\u061c\u2028"),
     ("\x1f\x9f\u2029\u200e\u202a\udfff", r"\x1f\x9f\u2029\u200e\u202a\udfff"),
     (" ~\u2027\u202f\u2065\u206a\ud7fb\ue000", None),
     # Legal text: Latin, Han, Arabic, a family joined by ZWJ, no-break and ideographic spaces.

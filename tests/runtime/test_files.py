@@ -61,25 +61,18 @@ def test_a_full_disk_leaves_what_was_there(full_disk: None, tmp_path: Path) -> N
     assert names(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"old"
 
 
-@pytest.mark.parametrize("name", ["out", "new/folder/out"])
-def test_a_folder_appears_when_it_is_complete(tmp_path: Path, name: str) -> None:
-    out = tmp_path / name
-    for error in (DataError("broken"), KeyboardInterrupt()):
-        with pytest.raises(type(error)), files.new_folder(out) as hidden:
-            (hidden / "a").write_text("1")
-            raise error
-        assert not names(out.parent)
+def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "out"
     full = pytest.raises(DataError, match="cannot be written: No space")
-    with full, files.new_folder(out):
+    with full, files.new_folder(out) as hidden:
+        (hidden / "a").write_text("1")
         raise OSError(28, "No space left on device")
     assert not names(out.parent)
-    if name == "out":
-        out.mkdir()
+    out.mkdir()
     with files.new_folder(out) as hidden:
         (hidden / "a").write_text("1")
         assert not (out / "a").exists()
-    assert names(out.parent) == ["out"]
-    assert (out / "a").read_text() == "1"
+    assert names(out.parent) == ["out"] and (out / "a").read_text() == "1"
 
 
 def test_what_ends_early_leaves_nothing_of_threads(tmp_path: Path) -> None:
@@ -100,7 +93,7 @@ def test_what_ends_early_leaves_nothing_of_threads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "target"), [
-    ("out", None), (".out.part", None), (".out.part", "user"), (".out.part", "gone"),
+    ("out", None), (".out.part", "user"), (".out.part", "gone"),
 ])  # fmt: skip
 def test_no_folder_is_overwritten(tmp_path: Path, name: str, target) -> None:
     """Nor is a link in place of the hidden one followed, to a folder of the user or to nothing."""
@@ -141,8 +134,6 @@ def test_a_file_is_read_through_a_link_unless_it_is_too_large(tmp_path: Path) ->
     link.symlink_to("file")
     assert files.read_file(link, 7) == b"content"
     assert files.sha256(link, path) == hashlib.sha256(b"contentcontent").hexdigest()
-    with files.open_regular(str(link)) as file:
-        assert file.name == str(link) and file.read() == b"content"
     os.truncate(path, 1 << 40)
     with pytest.raises(OSError, match="it has more than 7 bytes"):
         files.read_file(path, 7)
@@ -178,7 +169,7 @@ def test_what_is_not_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_link_is_followed_to_be_written(tmp_path: Path) -> None:
-    """Neither under the final name, nor under a temporary name, which nobody can guess."""
+    """A temporary name is one that nobody can guess."""
     user = tmp_path / "user"
     user.write_bytes(b"precious")
     (tmp_path / "symbolic").symlink_to(user)
@@ -190,8 +181,7 @@ def test_no_link_is_followed_to_be_written(tmp_path: Path) -> None:
         with files.create(tmp_path / name) as file:
             file.write(b"new")
         assert (tmp_path / name).read_bytes() == b"new" and not (tmp_path / name).is_symlink()
-    for name in (f".a.{os.getpid()}.part", ".a.part", "a"):
-        (tmp_path / name).symlink_to(user)
+    (tmp_path / "a").symlink_to(user)
     files.write_atomically(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"new" and not (tmp_path / "a").is_symlink()
     with files.StagedFiles() as staged:
@@ -231,7 +221,6 @@ def test_a_folder_and_its_lock_have_to_stay_where_they_are(tmp_path: Path) -> No
     root, moved = tmp_path / "run", tmp_path / "moved"
     root.mkdir()
     held = files.HeldFolder("--models-root", root, "run.lock")
-    (root / "file").touch()
     held.check()
     root.rename(moved)
     refuse()
@@ -240,11 +229,6 @@ def test_a_folder_and_its_lock_have_to_stay_where_they_are(tmp_path: Path) -> No
     root.unlink()
     root.symlink_to(moved)
     held.check()
-    # Nor one that gets the number of a folder that was removed.
-    (moved / "file").unlink()
-    moved.rmdir()
-    moved.mkdir()
-    refuse()
     held.close()
     # A lock that another run has made ends this one.
     lock = tmp_path / "run.lock"
