@@ -29,8 +29,8 @@ from backbones.options import NetworkOptions
 from runtime import devices
 from runtime.devices import Communicator
 from runtime.environment import usable_dtype
-from runtime.errors import ConfigError, DataError
-from runtime.files import StagedFiles
+from runtime.errors import ConfigError
+from runtime.files import StagedFiles, as_data_error
 from runtime.mxnet import mx
 from runtime.state import OWN, REPLICATED, Saved, State, Stateful, Stored
 from runtime.untrusted.parameter_file import write_parameters
@@ -232,15 +232,10 @@ class Network(Stateful):
             kind = "aux" if name in self._statistic_names else "arg"
             arrays[f"{kind}:{name}"] = parameter.data(self.context).astype("float32").asnumpy()
         symbol_path, parameter_path = checkpoint_paths(prefix, epoch)
-        try:
-            with StagedFiles() as files:
-                files.open(symbol_path).write(self.graph.tojson().encode())
-                write_parameters(files.open(parameter_path), arrays)
-        except OSError as error:
-            raise DataError(
-                f"{parameter_path} cannot be written: {error.strerror}; earlier files are "
-                "unchanged, make room or choose another folder"
-            ) from None
+        remedy = "earlier files are unchanged, make room or choose another folder"
+        with as_data_error(f"{parameter_path} cannot be written", remedy), StagedFiles() as files:
+            files.open(symbol_path).write(self.graph.tojson().encode())
+            write_parameters(files.open(parameter_path), arrays)
 
 
 def _longer_statistics(

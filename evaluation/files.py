@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.errors import ConfigError, DataError
-from runtime.files import open_regular, read_lines, write_atomically
+from runtime.files import as_data_error, open_regular, read_lines, write_atomically
 
 # NumPy has Python parse the header of a file, which raises errors of many classes, and takes any
 # shape and type.
@@ -78,10 +78,8 @@ def read_embeddings(path: Path) -> Embeddings:
     Raises:
         DataError: a file is missing, broken or no such file, or the two do not fit.
     """
-    try:
+    with as_data_error(f"{path} cannot be read"):
         rows = map_floats(path)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
     if rows is None or not rows.size:
         raise DataError(
             f"{path} holds no embeddings, floats [n, D] in NumPy's format (.npy); make them with "
@@ -151,12 +149,6 @@ def write_output(path: Path, content: bytes, option: str) -> None:
         write_atomically(path, content)
 
 
-@contextmanager
-def writing(path: Path, option: str) -> Iterator[None]:
+def writing(path: Path, option: str) -> AbstractContextManager[None]:
     """Raise ``DataError`` for a file or folder that cannot be written within."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be written: {error.strerror}; choose another folder with {option}"
-        ) from None
+    return as_data_error(f"{path} cannot be written", f"choose another folder with {option}")

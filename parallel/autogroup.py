@@ -27,7 +27,7 @@ from parallel.launch.cluster_files import format_groups, format_servers, format_
 from parallel.launch.launcher import SERVE, addresses_of_workers, launch, worker_hosts
 from parallel.launch.options import JobOptions, parse
 from runtime.errors import DataError, run_program
-from runtime.files import StagedFiles
+from runtime.files import StagedFiles, as_data_error
 
 _RATE = "images_per_second/worker_{}"
 # The files, where --groups, --data-sharding and --server-hosts name no others.
@@ -70,12 +70,9 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> 
         format_servers(*zip(*grouping.servers(addresses, speeds, options.servers))),
     )
     names = ", ".join(map(str, files))
-    try:
-        with StagedFiles() as staged:
-            for path, text in zip(files, texts):
-                staged.open(path).write(text.encode())
-    except OSError as error:
-        raise DataError(f"{names} cannot be written: {error.strerror}") from None
+    with as_data_error(f"{names} cannot be written"), StagedFiles() as staged:
+        for path, text in zip(files, texts):
+            staged.open(path).write(text.encode())
     print(f"written: {names}")
     return 0
 

@@ -38,6 +38,16 @@ APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 _AnyPath = Union[str, "os.PathLike[str]"]
 
 
+@contextlib.contextmanager
+def as_data_error(what: str, remedy: str = "") -> Iterator[None]:
+    """Raise a ``DataError`` in place of an ``OSError``: what fails, the reason, and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        reason = f"{error.strerror}; {remedy}" if remedy else error.strerror
+        raise DataError(f"{what}: {reason}") from None
+
+
 def open_descriptor(path: _AnyPath, flags: int = os.O_RDONLY) -> int:
     """Open a regular file, or a link to one, and return its descriptor; never waits for a pipe.
 
@@ -107,10 +117,8 @@ def read_lines(
     Raises:
         DataError: it cannot be read, or is not text.
     """
-    try:
+    with as_data_error(f"{path} cannot be read as {kind}"):
         lines = read_text(path, errors=errors, limit=limit).split("\n")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read as {kind}: {error.strerror}") from None
     return lines[:-1] if lines[-1] == "" else lines
 
 
@@ -303,7 +311,8 @@ def new_folder(out: Path) -> Iterator[Path]:
         DataError: nothing can be written there.
     """
     hidden = out.with_name(f".{out.name}.part")
-    try:
+    remedy = "choose a place with enough room where you may write"
+    with as_data_error(f"{out} cannot be written", remedy):
         for path in (hidden, out):
             is_empty = path == out and path.is_dir() and not any(path.iterdir())
             if os.path.lexists(path) and not is_empty:
@@ -325,8 +334,3 @@ def new_folder(out: Path) -> Iterator[Path]:
                 for _ in range(100):
                     shutil.rmtree(aside, ignore_errors=True)
             raise
-    except OSError as error:
-        raise DataError(
-            f"{out} cannot be written: {error.strerror}; choose a place with enough room where you "
-            "may write"
-        ) from None

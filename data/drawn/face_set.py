@@ -29,7 +29,7 @@ from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from data.verification.pairs import draw_pairs
 from runtime.errors import DataError
-from runtime.files import open_kept, read_text, write_atomically
+from runtime.files import as_data_error, open_kept, read_text, write_atomically
 
 _VERIFICATION_IDENTITIES = 100
 _VERIFICATION_PAIRS = 3000
@@ -74,7 +74,8 @@ def ensure(root: Path, faces: DrawnFaces) -> Path:
     description = {"version": _VERSION, **vars(faces), "image_size": list(faces.image_size)}
     # The set takes the place of the folder, not that of a link to it.
     folder = Path(os.path.realpath(root))
-    try:
+    remedy = "choose a folder that can be written and has room"
+    with as_data_error(f"the synthetic set cannot be made in {root}", remedy):
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = open_kept(folder.with_name(f".{folder.name}.lock"), os.O_WRONLY | os.O_CREAT)
         with open(lock, "wb") as file:
@@ -82,11 +83,6 @@ def ensure(root: Path, faces: DrawnFaces) -> Path:
             fcntl.flock(file, fcntl.LOCK_EX)
             if not _is_complete(folder, description):
                 _make(folder, faces, description)
-    except OSError as error:
-        raise DataError(
-            f"the synthetic set cannot be made in {root}: {error.strerror}; choose a folder that "
-            "can be written and has room"
-        ) from None
     return root
 
 

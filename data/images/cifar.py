@@ -27,7 +27,7 @@ from data.images.image_set import ImagesInMemory, open_folders, open_records
 from data.plain_pickle import UnsafePickleError
 from data.records import record_set
 from runtime.errors import DataError
-from runtime.files import read_file
+from runtime.files import as_data_error, read_file
 
 SIDE = 32
 """Height and width of an image."""
@@ -182,11 +182,11 @@ def _find(cifar: Cifar, folder: Path, part: str) -> list[Path]:
 def _read_file(cifar: Cifar, part: str, path: Path) -> _Content:
     images = cifar.images_per_file[part]
     parse = _parse_binary if path.suffix == ".bin" else _parse_pickle
+    with as_data_error(f"{path} cannot be read"):
+        content = read_file(path)
     try:
-        labels, pixels = parse(cifar, read_file(path))
+        labels, pixels = parse(cifar, content)
         labels, pixels = labels.reshape(images), pixels.reshape(images, _IMAGE_BYTES)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
     except (UnsafePickleError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(
             f"{path} is no batch of {images} images of {cifar.name} ({type(error).__name__}: "

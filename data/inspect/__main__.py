@@ -29,7 +29,7 @@ from data.verification.bin_file import VerificationSet, read_bin
 from data.worker_threads import add_workers, map_in_order, track
 from runtime.command_line import Parser
 from runtime.errors import DataError, print_line, run_stoppable
-from runtime.files import write_atomically
+from runtime.files import as_data_error, write_atomically
 
 # More would push the rest of the report off the screen; a file has all bad images.
 _MAX_LINES = 20
@@ -173,13 +173,9 @@ def _print_row(name: str, value: str) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    try:
+    with as_data_error(f"{path} cannot be written", "choose another folder with --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be written: {error.strerror}; choose another folder with --out"
-        ) from None
     print_line(str(path))
 
 

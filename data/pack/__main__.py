@@ -31,7 +31,8 @@ from data.verification.bin_file import write_bin
 from data.verification.pairs import Pair, draw_pairs, read_pairs
 from data.worker_threads import add_workers, say
 from runtime.command_line import Parser, positive_integer
-from runtime.errors import ConfigError, DataError, print_line, run_stoppable, undisturbed
+from runtime.errors import ConfigError, print_line, run_stoppable, undisturbed
+from runtime.files import as_data_error
 
 _MAX_SIDE = 4096
 
@@ -215,14 +216,10 @@ def main() -> None:
     """Pack what the command line asks for."""
     options = _parse(sys.argv[1:])
     _check(options)
-    try:
+    remedy = "choose a place with enough room where you may write"
+    # Errors of reading are DataErrors already.
+    with as_data_error(f"{options.out} cannot be written", remedy):
         _pack(options)
-    except OSError as error:
-        # Of writing: errors of reading are DataErrors already.
-        raise DataError(
-            f"{options.out} cannot be written: {error.strerror}; "
-            "choose a place with enough room where you may write"
-        ) from None
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from data.headers import encoded_size, is_copied
 from data.records.recordio import BrokenRecordError
 from data.worker_threads import map_in_order, say, track
 from runtime.errors import DataError
-from runtime.files import read_file
+from runtime.files import as_data_error, read_file
 
 
 class EncodedImage(NamedTuple):
@@ -96,10 +96,10 @@ class ImageReader:
             DataError: it cannot be read or decoded, has another shape and is not to be cropped, or
                 no face to be aligned.
         """
+        with as_data_error(f"{path} cannot be read"):
+            content = read_file(path)
         try:
-            return self._prepare(path, read_file(path))
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror}") from None
+            return self._prepare(path, content)
         except BrokenRecordError as error:
             raise DataError(f"{path}: {error}; remove or replace it") from None
 

@@ -11,8 +11,8 @@ from typing_extensions import Self
 
 from data.records.recordio import FLOAT32_EXACT, Payload, encode
 from data.records.shards import allow_open_files, shard_path, shards_of
-from runtime.errors import ConfigError, DataError, undisturbed
-from runtime.files import StagedFiles
+from runtime.errors import ConfigError, undisturbed
+from runtime.files import StagedFiles, as_data_error
 
 
 class RecordWriter:
@@ -93,11 +93,9 @@ class RecordWriter:
 
     def _begin(self) -> None:
         self._path = next(self._left)
-        try:
+        with as_data_error(f"{self._path} cannot be written"):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._files.open(self._path)
-        except OSError as error:
-            raise DataError(f"{self._path} cannot be written: {error.strerror}") from None
         # The current file: keys of identities' first images, offsets of its records, its size.
         self._starts: list[int] = []
         self._offsets = array("q")

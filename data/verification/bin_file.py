@@ -25,7 +25,7 @@ from data.image_interface import EncodedImages
 from data.plain_pickle import UnsafePickleError
 from data.records.recordio import BrokenRecordError, Payload
 from runtime.errors import DataError
-from runtime.files import read_file, write_atomically
+from runtime.files import as_data_error, read_file, write_atomically
 
 # A hundred times LFW; the file is read as a whole.
 _MAX_BYTES = 1 << 33
@@ -105,12 +105,8 @@ def read_bin(path: Union[str, os.PathLike[str]]) -> VerificationSet:
         DataError: no such file, or it holds anything else than encoded images and booleans.
     """
     path = Path(path)
-    try:
+    with as_data_error(f"{path} cannot be read", "name a verification set (.bin)"):
         content = read_file(path, _MAX_BYTES)
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be read: {error.strerror}; name a verification set (.bin)"
-        ) from None
     try:
         images, answers = _unpack(plain_pickle.load(content))
     except UnsafePickleError as error:

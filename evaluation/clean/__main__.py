@@ -31,7 +31,7 @@ from evaluation.clean.report import Report, file_stem
 from evaluation.options import add_network, check_names, cosine
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, is_launched, print_line, run_stoppable
-from runtime.files import new_folder, read_file, write_atomically
+from runtime.files import as_data_error, new_folder, read_file, write_atomically
 
 # By their names in the findings: the option, and its help.
 _COSINES = {
@@ -219,12 +219,8 @@ def _write_set(records: RecordSet, classes: Numbers, folder: Path) -> None:
         for image, label in track(numbered, len(images), "writing images"):
             writer.write(records.image(image)[0], label)
     for path in sorted(records.path.parent.glob("[!.]*.bin")):
-        try:
+        with as_data_error(f"{path}, of which the new set needs a copy", "mend or remove it"):
             write_atomically(folder / path.name, read_file(path))
-        except OSError as error:
-            raise DataError(
-                f"{path}, of which the new set needs a copy: {error.strerror}; mend or remove it"
-            ) from None
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:

@@ -23,7 +23,7 @@ from evaluation.features import Features
 from evaluation.files import map_floats, writing
 from evaluation.network import files_of
 from runtime.errors import DataError
-from runtime.files import StagedFiles, open_kept, sha256, write_atomically
+from runtime.files import StagedFiles, as_data_error, open_kept, sha256, write_atomically
 
 PART = 1024
 """Faces of a part, a minute's work of a processor."""
@@ -124,10 +124,8 @@ class FeaturesFolder:
         views = 2 if self._description["flip"] else 1
         for part in range(self._parts):
             path = self._file(part)
-            try:
+            with as_data_error(f"{path} cannot be read"):
                 rows = map_floats(path)
-            except OSError as error:
-                raise DataError(f"{path} cannot be read: {error.strerror}") from None
             shape = (0, 0) if rows is None else rows.shape
             width = width or shape[1]
             is_right = bool(width) and shape == (len(self.faces(part)), width) and not width % views

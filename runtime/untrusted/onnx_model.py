@@ -20,7 +20,7 @@ import numpy as np
 
 from runtime import environment
 from runtime.errors import DataError
-from runtime.files import read_file
+from runtime.files import as_data_error, read_file
 from runtime.untrusted import child
 
 # ONNX Runtime's number for what ends the process; other errors are exceptions as well.
@@ -61,10 +61,8 @@ def read_model(path: Path, image_size: tuple[int, int]) -> bytes:
     Raises:
         DataError: the file is missing, no model, or one that is refused.
     """
-    try:
+    with as_data_error(f"{path} cannot be read", "name an ONNX file"):
         content = read_file(path, _MAX_BYTES)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); name an ONNX file") from None
     header = {"image_size": image_size}
     memory = child.GIGABYTE + 4 * len(content)
     reason = child.ask("runtime.untrusted.onnx_model", header, content, memory)

@@ -27,7 +27,7 @@ from partial_fc.store.header import Origin
 from partial_fc.store.saved_rows import SavedRows
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
-from runtime.files import StagedFiles
+from runtime.files import StagedFiles, as_data_error
 from runtime.state import OWN, REPLICATED, SHARDED
 from training.checkpoint import layout
 from training.checkpoint.layout import Entry, Part
@@ -97,12 +97,10 @@ def merge(checkpoint: Checkpoint, rows: Optional[SavedRows], output: Path) -> st
             )
         for name, (dtype, shape) in rows.shapes.items():
             arrays.append((f"{_HEAD}/{name}", dtype, (header.classes, *shape), rows.rows(name)))
-    try:
-        with StagedFiles() as files, zipfile.ZipFile(files.open(output), "w") as archive:
+    with as_data_error(f"{output} cannot be written", "choose another"), StagedFiles() as files:
+        with zipfile.ZipFile(files.open(output), "w") as archive:
             for array in arrays:
                 _add(archive, *array)
-    except OSError as error:
-        raise DataError(f"{output} cannot be written ({error.strerror}); choose another") from None
     return f"{output}: {len(arrays)} arrays, for numpy.load"
 
 

@@ -39,7 +39,7 @@ from typing import BinaryIO
 import numpy as np
 
 from runtime.errors import DataError
-from runtime.files import create, flush_folder, make_folder, write_atomically
+from runtime.files import as_data_error, create, flush_folder, make_folder, write_atomically
 from runtime.state import Stored
 from training.checkpoint import layout
 from training.checkpoint.layout import CHUNK, Entry, Part, RankFile
@@ -146,12 +146,9 @@ def candidates(root: Path) -> list[tuple[Path, Part]]:
 
     A broken one comes first so that it is tried, and reported, before another is used instead.
     """
-    try:
-        paths = [path for path in root.iterdir() if _NAME.fullmatch(path.name)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise DataError(f"{root} cannot be read ({error.strerror}); see its permissions") from None
+    with as_data_error(f"{root} cannot be read", "see its permissions"):
+        everything = root.iterdir() if root.is_dir() else ()
+        paths = [path for path in everything if _NAME.fullmatch(path.name)]
     found = [(path, part_in(path)) for path in sorted(paths, reverse=True)]
     return sorted(found, key=lambda one: one[1].age, reverse=True)
 
