@@ -42,11 +42,10 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
     from training.exchange import workers
     from training.image_data import open_images
     from training.loop import Every
-    from training.model_saver import BestModel, ModelSaver
     from training.run import open_run
     from training.update.classify_step import ClassifyStep, EpochCounts, SoftTargets
     from training.update.gradients import FiniteGuard
-    from training.validation import Validator
+    from training.validation import BestModel, ModelSaver, Validator
 
     data, seed = config.data, config.run.seed
     dataset = open_images(data, seed)

@@ -57,11 +57,10 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
     from partial_fc.head import PartialFC
     from training import face_data
     from training.loop import Every
-    from training.model_saver import BestModel, ModelSaver
     from training.update.face_step import FaceStep, Teacher
     from training.update.gradients import FiniteGuard
     from training.update.optimizer import BackboneOptimizer
-    from training.validation import Verifier
+    from training.validation import BestModel, ModelSaver, Verifier
 
     data, seed, dtype = config.data, config.run.seed, config.backbone.dtype
     world, clock = run.timed_world, run.stopwatch

@@ -28,9 +28,16 @@ from runtime.mxnet import mx
 from tests.support.parameters import SavedValues
 from tests.support.thread_world import ThreadWorld, run_ranks
 from training import validation
-from training.model_saver import BEST, BestModel, ModelSaver, average_statistics
 from training.update.classify_step import EpochCounts
-from training.validation import Validator, Verifier, count
+from training.validation import (
+    BEST,
+    BestModel,
+    ModelSaver,
+    Validator,
+    Verifier,
+    average_statistics,
+    count,
+)
 
 NAMES = {"model-best-symbol.json", "model-best-0000.params"}
 PAIRS = ((0.5, 0.5), (0.9, 0.4), (0.8, 0.6), (0.4, 0.9))
