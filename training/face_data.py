@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Callable, Optional, Union
 
 import numpy as np
-from numpy.typing import NDArray
 
-from backbones.inference import Infer
 from backbones.model import Backbone
 from data.batches.face_loader import FaceLoader, MemoryBatches
 from data.contents import Images
@@ -31,9 +29,8 @@ from data.verification.bin_file import VerificationSet, read_bin
 from evaluation.features import check_finite, normalized
 from parallel.world import World
 from partial_fc.head import PartialFC
-from partial_fc.shard import Shard
 from runtime.errors import ConfigError, DataError
-from training import same_data
+from training.run_folder import check_data
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +46,7 @@ def open_batches(data: FaceDataOptions, seed: int, world: World) -> Batches:
         DataError: the data is missing or broken.
         ConfigError: there are fewer classes than ranks, or a host has other data.
     """
-    same_data.check(_compared_files(data), world)
+    check_data(_compared_files(data), world)
     ranks = {"rank": world.rank, "world_size": world.size, "seed": seed}
     batches: Batches
     if data.debug:
@@ -152,17 +149,9 @@ def start_from_means(
     """
     assert isinstance(faces, FaceLoader), "check() lets no batches from memory pass"
     (size,) = head.rows.row_shapes["centers"]
-    head.start_from(class_means(backbone.inference(), faces, head.shard, size, beat))
-
-
-def class_means(
-    infer: Infer, faces: FaceLoader, shard: Shard, size: int, beat: Callable[[], None]
-) -> NDArray[np.float32]:
-    """Return the sums of unit embeddings of the classes of a shard: float32 [shard.size, size].
-
-    They are 0 for a class of which no image can be read.
-    """
-    sums, start, stop = np.zeros((shard.size, size), np.float32), shard.start, shard.stop
+    infer, start, stop = backbone.inference(), head.shard.start, head.shard.stop
+    # Sums of unit embeddings; 0 for a class of which no image can be read.
+    sums = np.zeros((head.shard.size, size), np.float32)
     images, began = 0, time.monotonic()
     for batch in faces.images_of(start, stop):
         beat()
@@ -175,9 +164,9 @@ def class_means(
     _log.info(
         "initial class centers: means of %d images of %d classes in %.0f s; %d classes without a "
         "readable image keep random ones",
-        *(images, shard.size, time.monotonic() - began, empty),
+        *(images, head.shard.size, time.monotonic() - began, empty),
     )
-    return sums
+    head.start_from(sums)
 
 
 def _folders(data: FaceDataOptions) -> list[Path]:

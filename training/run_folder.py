@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from data.contents import find_other_host, fingerprint
 from parallel.world import World
 from runtime.errors import ConfigError, print_line
 from runtime.files import create, open_kept
@@ -117,6 +118,25 @@ def gather(world: World, value: Any, name: str) -> list[Any]:
     joined = world.allgather_uneven(mx.nd.array(content, dtype="uint8"), name).asnumpy()
     pieces = np.split(joined, np.cumsum(lengths)[:-1])
     return [pickle.loads(piece.tobytes()) for piece in pieces]
+
+
+def check_data(paths: Sequence[Path], world: World) -> None:
+    """Refuse hosts whose copies of the data differ; all ranks call it together, with equal paths.
+
+    Ranks on other data would train on other images under the same numbers, see epochs of another
+    length, or wait for each other forever, without an error that names the reason. The first rank
+    of each host reads the files.
+
+    Raises:
+        ConfigError: a host has other files; the same on every rank.
+    """
+    if world.size == 1 or not paths:
+        return
+    own = (os.uname().nodename, fingerprint(paths)) if world.local_rank == 0 else None
+    found = gather(world, own, "data.files")
+    difference = find_other_host([each for each in found if each])
+    if difference:
+        raise ConfigError(f"{difference}; copy the data set from one host to the others")
 
 
 @contextmanager

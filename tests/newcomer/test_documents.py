@@ -173,4 +173,4 @@ def test_commands_that_only_print(tmp_path) -> None:
     (logs / "rank-0000.log").write_text("a\ninput is not the bottleneck: 0.1%\n")
     (logs / "rank-0001.log").write_text("input is a bottleneck: 37.0%\n")
     assert run_as_typed(text, tmp_path).count("input is") == 2
-    assert '"input is ' in (ROOT / "training/log/throughput.py").read_text(encoding="utf-8")
+    assert '"input is ' in (ROOT / "training/log/run_log.py").read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from runtime.errors import ConfigError, DataError
 from tests.support import foreign_records
-from training import face_data, same_data
+from training import face_data
 from training.config import faces, images
 from training.image_data import ImageData, open_images
 
@@ -137,7 +137,7 @@ def test_the_drawn_set_is_the_one_asked_for(tmp_path: Path, monkeypatch) -> None
 
 def test_what_a_run_reads_is_compared(folder: Path, tmp_path: Path, monkeypatch) -> None:
     check = Mock()
-    monkeypatch.setattr(same_data, "check", check)
+    monkeypatch.setattr(face_data, "check_data", check)
     monkeypatch.setattr(face_set, "ensure", Mock())
     other = write_set(tmp_path / "other", 2, 2)
     line = ("--rec", folder, "--rec", other / "train.rec", "--val-targets", "lfw")

@@ -27,7 +27,7 @@ from runtime.state import State
 from runtime.stopwatch import Stopwatch
 from tests.support.steps import FunctionStep
 from tests.support.thread_world import ThreadWorld, run_ranks
-from training import run_folder, same_data
+from training import run_folder
 from training.checkpoint import resume
 from training.config import faces, images
 from training.exchange.ranks import Period, Ranks
@@ -317,10 +317,10 @@ def compare(monkeypatch, **contents: str) -> list[str]:
             assert paths == PATHS
             return {"train.rec": "9 bytes", "train.idx": contents[host]}
 
-        monkeypatch.setattr(same_data, "fingerprint", fingerprint)
+        monkeypatch.setattr(run_folder, "fingerprint", fingerprint)
         monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename=host))
         try:
-            same_data.check(PATHS, world)
+            run_folder.check_data(PATHS, world)
         except ConfigError as error:
             return str(error)
         return ""
@@ -335,9 +335,9 @@ def test_all_ranks_are_told_the_same(monkeypatch) -> None:
     (said,) = {*compare(monkeypatch, left="1 byte", right="2 bytes")}
     assert said.startswith("right has another train.idx than left: 2 bytes, not 1 byte; copy the")
     # One rank, and data without files, compare nothing.
-    monkeypatch.setattr(same_data, "fingerprint", lambda paths: pytest.fail("nothing to compare"))
+    monkeypatch.setattr(run_folder, "fingerprint", lambda paths: pytest.fail("nothing to compare"))
     for paths, size in ((PATHS, 1), ([], 2)):
-        same_data.check(paths, SimpleNamespace(size=size, local_rank=0))
+        run_folder.check_data(paths, SimpleNamespace(size=size, local_rank=0))
 
 
 NINE = {"images": 9, "fingerprint": "a"}

@@ -1,4 +1,4 @@
-"""The processes of a run: which of them make an update together, which save, when they end.
+"""The processes of a run: which make an update together, which save, when they end.
 
 ``Ranks`` are those of Horovod, which do everything together. ``ServerWorkers`` overrides what is
 different where parameter servers keep the weights, so that a program and ``Run`` need not ask.
@@ -13,7 +13,7 @@ from runtime.errors import StopRequest
 from runtime.mxnet import mx
 from runtime.stopwatch import COMMUNICATION
 from training.config.schedule import Schedule
-from training.log.throughput import Throughput
+from training.log.run_log import Throughput
 from training.log.watchdog import Others
 from training.progress import Progress
 

@@ -28,13 +28,13 @@ from runtime import environment
 from runtime.errors import StopRequest
 from runtime.mxnet import mx
 from runtime.stopwatch import Stopwatch
-from training import same_data
 from training.config.images import HOROVOD, ImageConfig
 from training.config.schedule import Schedule
 from training.exchange.ranks import Period, Ranks, agreed_stop, own_speed
-from training.log.throughput import Throughput
+from training.log.run_log import Throughput
 from training.log.watchdog import Others
 from training.progress import Progress
+from training.run_folder import check_data
 from training.update.optimizer import BackboneOptimizer, Optimizer, ServerOptimizer
 
 _log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def join(
         own = assignments.find(environment.variables())
         assert own is not None, "check() lets no run without servers pass"
         workers = ServerWorkers(config, own, num_images)
-    same_data.check(files, workers.everyone)
+    check_data(files, workers.everyone)
     return workers
 
 

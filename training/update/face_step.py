@@ -22,9 +22,9 @@ from runtime.devices import Uploads
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, Stopwatch
-from training import same_data
 from training.config.faces import TeacherOptions
 from training.loop import Step
+from training.run_folder import check_data
 from training.update.gradients import FiniteGuard
 from training.update.optimizer import BackboneOptimizer
 
@@ -164,7 +164,7 @@ class Teacher:
         if options.checkpoint is None:
             return None
         prefix, epoch = options.checkpoint
-        same_data.check(checkpoint_paths(prefix, epoch), world)
+        check_data(checkpoint_paths(prefix, epoch), world)
         # Half precision of a GPU would gain little here, and needs a graph of its own.
         dtype = "bfloat16" if student.dtype == "bfloat16" else "float32"
         network = Backbone.load(

@@ -22,7 +22,7 @@ from training.config.images import resolve
 from training.exchange import workers
 from training.exchange.ranks import agreed_stop, own_speed
 from training.exchange.workers import ServerWorkers, WorkerGroups
-from training.log.throughput import Throughput
+from training.log.run_log import Throughput
 from training.log.watchdog import Others
 from training.update import rules
 from training.update.gradients import FiniteGuard, Reduced
@@ -94,7 +94,7 @@ def test_all_ranks_end_after_the_same_update(asked) -> None:
 
 def test_the_option_decides_who_trains_together(monkeypatch) -> None:
     check = Mock()
-    monkeypatch.setattr(workers.same_data, "check", check)
+    monkeypatch.setattr(workers, "check_data", check)
     files = [Path("train.rec")]
     joined = workers.join(config_of(), COUNT, files)
     assert isinstance(joined, workers.HorovodWorkers)

@@ -22,8 +22,7 @@ from runtime.errors import ConfigError, DataError
 from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
 from tests.training.log.test_files import no_file_above
 from training.log import run_log
-from training.log.run_log import RunLog, peak_memory
-from training.log.throughput import Throughput
+from training.log.run_log import RunLog, Throughput, peak_memory
 
 LFW_RESULT = VerificationResult(
     accuracy=0.9912, accuracy_std=0.0034, threshold=1.5, xnorm=22.5,
