@@ -24,10 +24,6 @@ Extract = Callable[[Images], Features]
 FACE_SIZE = (112, 112)
 
 
-class NotFiniteError(DataError):
-    """Embeddings are not finite, or too large for a length: the network has diverged."""
-
-
 @dataclass(frozen=True)
 class FaceNetwork:
     """A network, and how images are given to it."""
@@ -46,7 +42,7 @@ class FaceNetwork:
         """Return the features [views, b, D] of at most ``batch_size`` images, and of their mirrors.
 
         Raises:
-            NotFiniteError: features are not finite, or too large for a length.
+            DataError: features are not finite, or too large for a length.
         """
         filled = np.zeros((self.batch_size, *images.shape[1:]), np.uint8)
         filled[: len(images)] = images
@@ -62,13 +58,13 @@ class FaceNetwork:
 
 
 def check_finite(features: Features) -> None:
-    """Raise ``NotFiniteError`` if features [..., D] are not finite, or too large for a length.
+    """Raise ``DataError`` if features [..., D] are not finite, or too large for a length.
 
     Without it they are as far from each other as those of two people.
     """
     is_finite = _has_length(features)
     if not is_finite.all():
-        raise NotFiniteError(
+        raise DataError(
             f"the network gives embeddings that are not finite ({(~is_finite).sum():,} of "
             f"{is_finite.size:,}); it has diverged, or its type is too small for them: give an "
             "earlier epoch, or --dtype float32"

@@ -21,7 +21,7 @@ from data.batches.image_loader import BROKEN
 from data.batches.loader import PADDING, Batch
 from data.batches.position import EpochPlan
 from evaluation import verification
-from evaluation.features import FaceNetwork, NotFiniteError
+from evaluation.features import FaceNetwork
 from parallel.world import LoneWorld, World
 from runtime.errors import DataError
 from runtime.mxnet import mx
@@ -310,15 +310,6 @@ def make(best, monkeypatch):
         return made, reports, calls
 
     return build
-
-
-def test_a_network_that_has_diverged_gets_a_remedy_of_training(make) -> None:
-    verifier, _, calls = make({"lfw": []})
-    calls.side_effect = NotFiniteError("give an earlier epoch, or --dtype float32")
-    for update, remedy in ((0, "give another epoch as --pretrained"), (7, "lower --lr")):
-        line = f"verification lfw at update {update}: the network gives .*diverged: {remedy}"
-        with pytest.raises(DataError, match=f"^{line}$"):
-            verifier.verify(update)
 
 
 def test_first_last_and_best_of_the_network_of_all_ranks(make, best, caplog) -> None:
