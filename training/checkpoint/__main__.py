@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Optional
 
@@ -99,30 +99,29 @@ def merge(checkpoint: Checkpoint, rows: Optional[SavedRows], output: Path) -> st
             arrays.append((f"{_HEAD}/{name}", dtype, (header.classes, *shape), rows.rows(name)))
     with as_data_error(f"{output} cannot be written", "choose another"), StagedFiles() as files:
         with zipfile.ZipFile(files.open(output), "w") as archive:
-            for array in arrays:
-                _add(archive, *array)
+            for name, dtype, shape, pieces in arrays:
+                # As ``numpy.savez`` writes it, which would need the whole array.
+                described = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array_header_1_0(file, described)  # type: ignore[no-untyped-call]
+                    for piece in pieces:
+                        file.write(np.ascontiguousarray(piece).data)
     return f"{output}: {len(arrays)} arrays, for numpy.load"
 
 
-@contextmanager
-def _opened(part: Part, folder: Optional[Path], action: str) -> Iterator[Optional[SavedRows]]:
+def _open_store(
+    part: Part, folder: Optional[Path], action: str
+) -> AbstractContextManager[Optional[SavedRows]]:
     """Open the store with the class centers; None if there is none, or ``info`` got no folder."""
     origin = Origin.of(part.values.get(_HEAD, {}))
-    if origin is None and folder is not None:
-        raise DataError(
-            f"--center-store {folder} is not needed: the checkpoint has its class centers; "
-            "leave it out"
-        )
-    if origin is not None and folder is None and action != "info":
+    if origin is not None and folder is not None:
+        return SavedRows(folder, origin, part.update)
+    if origin is not None and action != "info":
         raise DataError(
             "the checkpoint has its class centers in a store; add --center-store DIR, the folder "
             "that its run was given"
         )
-    if origin is None or folder is None:
-        yield None
-    else:
-        with SavedRows(folder, origin, part.update) as rows:
-            yield rows
+    return nullcontext()
 
 
 def _shape(entry: Entry) -> tuple[int, ...]:
@@ -136,21 +135,6 @@ def _pieces(checkpoint: Checkpoint, entry: Entry) -> Iterable[NDArray[Any]]:
     if entry.kind == REPLICATED:
         return [checkpoint.replicated(entry.name)]
     return (rows for _, rows in checkpoint.pieces(entry.name, 0, entry.total))
-
-
-def _add(
-    archive: zipfile.ZipFile,
-    name: str,
-    dtype: str,
-    shape: tuple[int, ...],
-    pieces: Iterable[NDArray[Any]],
-) -> None:
-    """Write an array as ``numpy.savez`` does, from its pieces."""
-    header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
-    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-        np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
-        for piece in pieces:
-            file.write(np.ascontiguousarray(piece).data)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
@@ -175,7 +159,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     if options.output is not None and action != "merge":
         parser.error(f"--output {options.output} goes with merge, not with {action}")
     checkpoint = Checkpoint(path)
-    with _opened(checkpoint.manifest, options.center_store, action) as rows:
+    with _open_store(checkpoint.manifest, options.center_store, action) as rows:
         if action == "merge":
             output = options.output or path.with_name(f"{path.name}.npz")
             print(merge(checkpoint, rows, output))
