@@ -87,7 +87,6 @@ class Checkpointer:
             return
         started = time.perf_counter()
         self.finish()
-        waited = time.perf_counter() - started
         arrays, values = self._copy(update)
         size = sum(stored.array.nbytes for stored in arrays.values())
         self._serial += 1
@@ -99,9 +98,8 @@ class Checkpointer:
         self._thread = threading.Thread(target=write, name="checkpoint", daemon=True)
         self._thread.start()
         _log.info(
-            "update %d: checkpoint of %.1f MiB on this rank: training paused for %.2f s%s",
+            "update %d: checkpoint of %.1f MiB on this rank: training paused for %.2f s",
             *(update, size / 2**20, time.perf_counter() - started),
-            f", {waited:.2f} s of it for the one before" if waited > 0.1 else "",
         )
 
     def finish(self) -> Optional[Path]:
