@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Optional
 
 import numpy as np
 
@@ -166,13 +165,11 @@ def _draw(data: ImageDataOptions, size: int, seed: int) -> _Opened:
     return (training, validation), (), (Unchanged(), Unchanged()), _DRAWN
 
 
-def _records(data: ImageDataOptions) -> Optional[tuple[Path, Path]]:
-    if data.rec_train is None or data.rec_val is None:
-        return None
-    return Path(data.rec_train), Path(data.rec_val)
+def _records(data: ImageDataOptions) -> list[Path]:
+    return [Path(rec) for rec in (data.rec_train, data.rec_val) if rec is not None]
 
 
-def _files(records: tuple[Path, Path]) -> list[Path]:
+def _files(records: Sequence[Path]) -> list[Path]:
     return [path for rec in records for path in files_of(rec)]
 
 

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -214,7 +215,9 @@ class Run:
             end = progress.period_end(ranks.rebalance_interval)
             updates_per_epoch = ranks.updates_per_epoch(self._source.updates_per_epoch)
             schedule = self._config.schedule.build(ranks.contributors, updates_per_epoch)
-            all_actions = [replace(one, action=self._announced(one.action)) for one in actions]
+            all_actions = [
+                replace(one, action=partial(self._announced, one.action)) for one in actions
+            ]
             updates = Updates(
                 ranks.start(schedule, progress, updates_per_epoch),
                 total=end,
@@ -230,18 +233,14 @@ class Run:
             if status or end == progress.total_updates or not self._rebalance(end):
                 return status
 
-    def _announced(self, action: Callable[[int], None]) -> Callable[[int], None]:
-        """Return an action that only the ranks that save run; the others know why they wait."""
-
-        def announced(update: int) -> None:
-            self._ranks.pause(update)
-            if self._ranks.saves:
-                # Nothing is written into a folder that has come into the place of the run's.
-                if self._storage.is_first:
-                    self.log.check_folder()
-                action(update)
-
-        return announced
+    def _announced(self, action: Callable[[int], None], update: int) -> None:
+        """Run an action on the ranks that save; the others know why they wait."""
+        self._ranks.pause(update)
+        if self._ranks.saves:
+            # Nothing is written into a folder that has come into the place of the run's.
+            if self._storage.is_first:
+                self.log.check_folder()
+            action(update)
 
     def _rebalance(self, end: int) -> bool:
         """Form groups and shares anew; returns True if training goes on."""

@@ -63,7 +63,6 @@ class RunFiles:
         self._root, self._folder = root, root / run_files.FOLDER
         make_folder(root / "scalars")
         self._metrics = _Records(root / "metrics.jsonl")
-        self._metrics.drop_torn_line()
         # TensorBoard takes files with this word in their names, in the order of the names. Without
         # random digits, others could guess the name of the file, and put a link there.
         about = f"{int(time.time())}.{os.uname().nodename}.{secrets.token_hex(6)}"
@@ -179,9 +178,7 @@ class _Records:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = open(open_kept(path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b", buffering=0)
-
-    def drop_torn_line(self) -> None:
-        """Cut off what a power failure has left of a last line; the run makes its update again."""
+        # What a power failure has left of a last line; the run makes its update again.
         self._file.seek(0)
         content = self._file.readall()
         self._file.truncate(content.rfind(b"\n") + 1)

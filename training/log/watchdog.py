@@ -13,8 +13,8 @@ slower worker that is still training, or one that validates or saves. With param
 can see both; they are passed to the watchdog as ``Others``.
 
 The thread counts the seconds in which it runs itself: a process that was suspended (SIGSTOP) has
-not stalled. If a hang holds Python's lock, no Python thread runs; then ``NativeTimer``, a thread of
-compiled code, ends the process.
+not stalled. If a hang holds Python's lock, no Python thread runs; then a thread of compiled code
+ends the process.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import os
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import Callable, NamedTuple
 
 import numpy as np
@@ -53,6 +53,7 @@ _REPORT_SECONDS = 20
 # Has faulthandler print the stacks of all threads, which does not need Python's lock.
 _STACKS_SIGNAL = int(signal.SIGRTMAX) - 3
 _STDERR = 2
+Numbers = NDArray[np.int64]
 # Indices into the numbers that Python and the native thread share.
 _COUNTED, _IS_CLOSED = range(2)
 
@@ -105,13 +106,14 @@ class Watchdog:
         self._update = 0
         self._is_in_update = False
         self._waited = 0.0
-        self._closed = threading.Event()
+        self._closed = Event()
         message = (
             f"error: {self._rank} has made no progress, and Python does not run any more; ending "
             f"it with status {STALLED_STATUS}"
         )
-        self._timer = NativeTimer(2 * seconds + _MARGIN_TICKS * tick, message, tick)
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        native_seconds = 2 * seconds + _MARGIN_TICKS * tick
+        self._numbers, self._native_timer = _start_native_timer(native_seconds, message, tick)
+        self._thread = Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
 
     def beat(self, update: int) -> None:
@@ -136,7 +138,8 @@ class Watchdog:
         """Stop watching."""
         self._closed.set()
         self._thread.join()
-        self._timer.close()
+        self._numbers[_IS_CLOSED] = 1
+        self._native_timer.join()
 
     def end_process(self) -> None:
         """End the process without exit handlers, which could hang as well."""
@@ -158,7 +161,7 @@ class Watchdog:
             if progress != self._seen:
                 self._seen, self._waited = progress, 0.0
             # Expires only if this thread does not run any more.
-            self._timer.reset()
+            self._numbers[_COUNTED] = 0
             if self._waited > self._limit():
                 signal.alarm(_REPORT_SECONDS)
                 self._report()
@@ -187,42 +190,27 @@ class Watchdog:
                 faulthandler.dump_traceback(file)
 
 
-class NativeTimer:
-    """Ends the process unless it is reset in time, also while Python's lock is held.
+def _start_native_timer(seconds: float, message: str, tick: float) -> tuple[Numbers, Thread]:
+    """Start a compiled thread that ends the process unless it is reset, also in a hang of Python.
 
-    A compiled thread sleeps and counts ticks. A timer of the operating system would also run while
-    the process is suspended, and end it when it goes on; here a suspension counts as one tick.
+    Every ``tick`` it counts up a number, which is set to 0 in time. It ends the process after
+    ``seconds`` in which the process runs, with ``message`` and the stacks of all threads. A timer
+    of the operating system would also run while the process is suspended, and end it when it goes
+    on; here a suspension counts as one tick.
     """
-
-    def __init__(self, seconds: float, message: str, tick: float) -> None:
-        """Start the thread, which counts every ``tick``.
-
-        It ends the process after ``seconds`` in which the process runs, with ``message`` and the
-        stacks of all threads.
-        """
-        self._numbers = np.zeros(2, np.int64)
-        faulthandler.register(_STACKS_SIGNAL, sys.__stderr__ or _STDERR, chain=False)
-        text = np.frombuffer(message.encode() + b"\n", np.uint8).copy()
-        arguments = (self._numbers, round(seconds / tick), np.uint32(tick * 1e6), text)
-        # Compiled before the thread starts, so that a compiler error is raised here.
-        _count(np.ones_like(self._numbers), *arguments[1:])
-        self._thread = threading.Thread(
-            target=_count, args=arguments, name="native timer", daemon=True
-        )
-        self._thread.start()
-
-    def reset(self) -> None:
-        """Count from now on."""
-        self._numbers[_COUNTED] = 0
-
-    def close(self) -> None:
-        """End the thread, not the process."""
-        self._numbers[_IS_CLOSED] = 1
-        self._thread.join()
+    numbers = np.zeros(2, np.int64)
+    faulthandler.register(_STACKS_SIGNAL, sys.__stderr__ or _STDERR, chain=False)
+    text = np.frombuffer(message.encode() + b"\n", np.uint8).copy()
+    arguments = (round(seconds / tick), np.uint32(tick * 1e6), text)
+    # Compiled before the thread starts, so that a compiler error is raised here.
+    _count(np.ones_like(numbers), *arguments)
+    thread = Thread(target=_count, args=(numbers, *arguments), name="native timer", daemon=True)
+    thread.start()
+    return numbers, thread
 
 
 @unlocked_kernel
-def _count(numbers: NDArray[np.int64], limit: int, tick: int, text: NDArray[np.uint8]) -> None:
+def _count(numbers: Numbers, limit: int, tick: int, text: NDArray[np.uint8]) -> None:
     """Count ticks until the timer is closed, or the limit is passed."""
     while numbers[_IS_CLOSED] == 0:
         _usleep(tick)
