@@ -1,11 +1,10 @@
 """The folder of a run: which ranks share it, and the lock that keeps other runs out.
 
 Hosts may share the file system of ``--models-root``, all of them or some, or none: each then has a
-folder of that name for itself. Nobody has to say so. Every rank makes a file and looks for those of
-the ranks before it; the ranks that see the same file form a group, whose first rank does for their
-folder what belongs to a folder and not to a rank: it locks it, publishes checkpoints and removes
-old ones. On a file system between hosts, a new file may take a while to be seen. On one that a host
-has for itself it is seen at once, or never.
+folder of that name for itself. Nobody has to say so. Every rank tries to make the same file, which
+succeeds for one rank in each folder, also on a file system between hosts, whose server decides it.
+The ranks that find the file of the same rank form a group, whose first rank does for their folder
+what belongs to a folder and not to a rank: it locks it, publishes checkpoints and removes old ones.
 
 Two runs at once in one folder would remove each other's checkpoints. So the first rank of each
 folder locks a file in it for as long as the run lasts. The operating system removes the lock with
@@ -28,12 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from data.contents import find_other_host, fingerprint
 from parallel.world import World
 from runtime.errors import ConfigError, print_line
-from runtime.files import create, open_kept
+from runtime.files import open_kept
 from runtime.mxnet import mx
 
 LOCK = "run.lock"
@@ -42,12 +40,6 @@ _LONGEST_HOLDER = 300
 # keeps its locks on a network file system for a while.
 _SECONDS_SAME_HOST, _SECONDS_OTHER_HOST = 10.0, 100.0
 _POLL_SECONDS = 0.1
-
-_PROBE = ".storage-"
-# How long another host may take to see a new file.
-_VISIBLE_SECONDS = 30.0
-# Types of file systems that one host has for itself.
-_OF_ONE_HOST = frozenset("btrfs ext2 ext3 ext4 f2fs overlay ramfs tmpfs xfs zfs".split())
 
 
 @dataclass(frozen=True)
@@ -69,21 +61,19 @@ class Storage:
         if world.size == 1:
             return cls(root, world, (host,), (0,))
         word = world.broadcast_object(uuid.uuid4().hex[:12], "storage.word")
-        probes = [root / f"{_PROBE}{word}-{rank}" for rank in range(world.size)]
-        own = probes[world.rank]
+        probe = root / f".storage-{word}"
         with explained(root):
             root.mkdir(parents=True, exist_ok=True)
-            create(own).close()
+            with suppress(FileExistsError), open(probe, "x", encoding="utf-8") as file:
+                file.write(str(world.rank))
         world.barrier()
-        found = gather(world, [host, _first_seen(probes[: world.rank])], "storage.found")
-        # All have looked.
+        with explained(root):
+            maker = probe.read_text(encoding="utf-8")
+        hosts, makers = zip(*gather(world, (host, maker), "storage.found"))
+        # All have read.
         with suppress(OSError):
-            own.unlink()
-        firsts: list[int] = []
-        for rank, (_, first) in enumerate(found):
-            # What a rank does not see, another may have seen.
-            firsts.append(firsts[first] if first < rank else rank)
-        return cls(root, world, tuple(host for host, _ in found), tuple(firsts))
+            probe.unlink()
+        return cls(root, world, hosts, tuple(map(makers.index, makers)))
 
     @property
     def is_spread(self) -> bool:
@@ -199,24 +189,3 @@ def _lock(descriptor: int, root: Path) -> None:
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.write(descriptor, line.encode(errors="replace"))
-
-
-def _first_seen(earlier: Sequence[Path]) -> int:
-    """The number of the first of these files that exists, or of the one that follows them.
-
-    The first rank's file may be late although that of a rank in between is there already.
-    """
-    deadline = time.monotonic() + _VISIBLE_SECONDS
-    while True:
-        seen = next((rank for rank, probe in enumerate(earlier) if probe.exists()), len(earlier))
-        if not seen or _is_of_one_host(earlier[0].parent) or time.monotonic() > deadline:
-            return seen
-        time.sleep(_POLL_SECONDS)
-
-
-def _is_of_one_host(folder: Path) -> bool:
-    """Return True if no other host can have this folder."""
-    mounted = {one.mountpoint: one.fstype for one in psutil.disk_partitions(all=True)}
-    place = folder.resolve()
-    types = (mounted.get(str(one)) for one in (place, *place.parents))
-    return next(filter(None, types), "") in _OF_ONE_HOST

@@ -20,7 +20,6 @@ from runtime.errors import ConfigError, DataError
 from runtime.state import OWN, REPLICATED, SHARDED, Saved, State, Stateful, Stored
 from tests.support.thread_world import ThreadWorld, run_ranks
 from tests.training.checkpoint.test_files import killed_at, names
-from training import run_folder
 from training.checkpoint import __main__ as command
 from training.checkpoint import files, layout, resume
 from training.checkpoint.layout import Part
@@ -299,23 +298,3 @@ def test_ranks_find_out_who_has_the_same_folder(groups: str, tmp_path: Path) -> 
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="file/models cannot be written on "):
         run_ranks(2, lambda world: Storage.find(tmp_path / "file/models", world))
-
-
-@pytest.mark.parametrize(("seen", "firsts"), [("001", "000"), ("01120", "01110")])
-def test_what_a_rank_does_not_see_another_may_have_seen(seen, firsts, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_folder, "_first_seen", lambda earlier: int(seen[len(earlier)]))
-    for found in run_ranks(len(seen), lambda world: Storage.find(tmp_path, world)):
-        assert found.firsts == tuple(map(int, firsts))
-
-
-@pytest.mark.parametrize("seconds", [0.3, 30.0])
-def test_a_file_system_between_hosts_may_show_a_file_late(seconds, tmp_path, monkeypatch) -> None:
-    is_of_one_host = run_folder._is_of_one_host
-    assert is_of_one_host(Path("/dev/shm")) and not is_of_one_host(Path("/proc"))
-    monkeypatch.setattr(run_folder, "_is_of_one_host", lambda folder: False)
-    monkeypatch.setattr(run_folder, "_VISIBLE_SECONDS", 2.0)
-    late = tmp_path / "late"
-    timer = threading.Timer(seconds, lambda: (late.mkdir(), (late / "0").touch()))
-    timer.start()
-    assert run_folder._first_seen([late / "0", late / "1"]) == (0 if seconds < 2 else 2)
-    timer.cancel()
