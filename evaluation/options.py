@@ -1,9 +1,4 @@
-"""Options that several commands have, their values, and those of InsightFace's programs.
-
-The programs are verification.py, ijb.py, ijb_11.py, ijb_1n.py, ijb_onnx.py and ijb_evals.py; of
-arcface_torch, onnx_ijbc.py and torch2onnx.py. Options that mean the same here
-are taken and have no row; the others are answered with what to type here instead.
-"""
+"""Options that several commands have, and their values."""
 
 from __future__ import annotations
 
@@ -13,56 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Union
 
+from runtime import porting
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError
 
 Source = Union[Path, tuple[str, int]]
 """An ONNX file, or prefix and epoch of a checkpoint."""
 
-_MODEL = "give --model PREFIX,EPOCH, or --model FILE.onnx"
-_DEVICE = "leave it out: a GPU that this process sees is used; CUDA_VISIBLE_DEVICES=0 chooses one"
-_LENGTH = "leave it out: the network says how long its embeddings are"
-_FOLDER = "name the folder itself, as in python -m evaluation.ijb IJBC"
-_RELEASE = "leave it out: the lists in the folder say whether it is IJB-B or IJB-C"
-_KEPT = "leave it out: --out keeps the features, and the command continues there"
-_NAMES = "give --result-dir DIR and --job NAME, whose NAME.npy has the cosines"
-_LABELS = "leave it out: the list of pairs has the labels"
-_TESTS = "give --no-norm-score, --no-detector-score or --no-flip, a command for each test"
-_ANEW = "name a new folder as --out"
-
-NETWORK: Mapping[str, str] = {
-    **dict.fromkeys(("--model-prefix", "--model-epoch", "--model[-_]file", "-m"), _MODEL),
-    **dict.fromkeys(("--gpu", "--gpus", "--ctx"), _DEVICE),
-    "--network": "leave it out: the files of --model have the network",
-    **dict.fromkeys(("--emb-size", "-es"), _LENGTH),
-    "--image_size": "give height and width, as in --image-size 112 112",
-}
-"""For every command that takes a network."""
-
-VERIFICATION: Mapping[str, str] = {
-    "--mode": "leave it out for 0; for 1, the wrongly judged pairs, give --bad-cases DIR; for 2, "
-    "the embeddings, run python -m evaluation.embed",
-    "--max": "name the epochs, as in --model PREFIX,8|9",
-}
-
-EXPORT: Mapping[str, str] = {
-    **NETWORK,
-    "--simplify": "leave it out, or run onnxsim on the file that is written",
-}
-
-IJB: Mapping[str, str] = {
-    "--model-root": "give --model FILE.onnx, and the folder of the results as --result-dir",
-    **dict.fromkeys(("--image-path", "--data_path", "-d"), _FOLDER),
-    **dict.fromkeys(("--target", "--subset", "-s"), _RELEASE),
-    "--gpu": f"{_DEVICE}; several compute under horovodrun -np 4",
-    **dict.fromkeys(("--is_one_2_N", "-N"), "give --protocol 1:N"),
-    **dict.fromkeys(("--is_bunch", "-B"), _TESTS),
-    **dict.fromkeys(("--save_result", "-R"), _NAMES),
-    **dict.fromkeys(("--save_label", "-L"), _LABELS),
-    **dict.fromkeys(("--save_embeddings", "-E", "--plot_only", "-P"), _KEPT),
-    **dict.fromkeys(("--force_reload", "-F"), _ANEW),
-}
-
+OF_OTHERS = "options of evaluation"
+"""The table of docs/porting.md with the options of InsightFace's programs."""
 SYNONYMS: Mapping[str, str] = {"--batch_size": "--batch-size", "-b": "--batch-size"}
 """Options that are taken under both names."""
 
@@ -123,7 +77,7 @@ def add_network(
         convert: the text of ``--model`` to what ``open_network`` takes.
         more_help: about the texts that ``convert`` takes.
     """
-    parser.answer(NETWORK, SYNONYMS)
+    parser.answer(porting.answers(OF_OTHERS), SYNONYMS)
     add = parser.add_argument
     model_help = (
         "the checkpoint PREFIX-symbol.json and PREFIX-EPOCH.params, e.g. models/run/model,0, or an "

@@ -22,6 +22,7 @@ import yaml  # type: ignore[import-untyped]
 
 import backbones
 from backbones import classifiers
+from evaluation.ijb.__main__ import main as evaluate_ijb
 from parallel.launch.options import parse
 from parallel.parameter_server.assignment import SCHEMES
 from partial_fc.options import LOSSES
@@ -315,6 +316,15 @@ def check_option(row: Row, folder: Path) -> None:
             assert all(one in message for one in typed)
 
 
+def check_option_of_evaluation(row: Row, _: Path) -> None:
+    """Each is refused with the second column, whose options exist."""
+    for there in spans(row.there):
+        message = refusal(evaluate_ijb, *there.split())
+        assert f"{there.split()[0]} is not an option here: " in message and row.here in message
+    others = "".join(text for text in DOCUMENTS.values() if text is not TEXT)
+    assert all(name in others for name in re.findall("--[a-z-]+", row.here))
+
+
 def check_option_of_the_launcher(row: Row, _: Path) -> None:
     """Each is taken for what the second column says, or refused with it."""
 
@@ -354,6 +364,7 @@ def check_network(row: Row, _: Path) -> None:
 CHECKS: dict[str, Callable[[Row, Path], object]] = {
     "options of train.py": check_option,
     "options of classify.py": check_option,
+    "options of evaluation": check_option_of_evaluation,
     "options of the launcher": check_option_of_the_launcher,
     **dict.fromkeys(NETWORKS, check_network),
     "commands": check_commands,

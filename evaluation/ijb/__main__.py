@@ -38,7 +38,7 @@ from evaluation.ijb.lists import (
     read_subjects,
 )
 from evaluation.network import check_same, device_of, files_of, open_network
-from evaluation.options import IJB, add_network
+from evaluation.options import add_network
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
 from runtime.errors import ConfigError, run_stoppable
@@ -55,7 +55,6 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         "trained network. Under horovodrun or mpirun the ranks share the faces, each on the GPU "
         "of its local rank if there is one; all of them have to see the same files under the same "
         "paths.",
-        foreign=IJB,
     )
     add = parser.add_argument
     folder_help = "IJBB or IJBC of InsightFace's release, with loose_crop and meta"

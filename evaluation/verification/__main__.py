@@ -20,14 +20,7 @@ from data.verification.bin_file import VerificationSet, read_bin
 from evaluation.features import FaceNetwork
 from evaluation.files import check_output, write_output
 from evaluation.network import device_of, files_of, open_network
-from evaluation.options import (
-    VERIFICATION,
-    Source,
-    add_network,
-    check_names,
-    checkpoint_or_onnx,
-    share,
-)
+from evaluation.options import Source, add_network, check_names, checkpoint_or_onnx, share
 from evaluation.verification import check_pairs, embed_pairs
 from evaluation.verification.curves import FOLDS, pairs_of
 from evaluation.verification.pictures import draw_roc, write_bad_cases, write_hardest
@@ -52,7 +45,6 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m evaluation.verification",
         description="Verify pairs of faces with a trained network: docs/verification.md.",
-        foreign=VERIFICATION,
     )
     epochs_help = "; several epochs as PREFIX,0|1"
     add_network(parser, convert=_networks, more_help=epochs_help)

@@ -194,8 +194,8 @@ def test_two_ranks_under_horovodrun(model: Path, is_broken: bool) -> None:
         ("--model m.onnx --out x faces", "m.onnx cannot be read"),
         ("--model m.onnx --dtype bfloat16 --out x faces", "--dtype bfloat16 is for n"),
         ("MODEL --out faces/ann/0.png/x faces", "cannot be written: .*; choose another"),
-        ("--image_size 3,112,112 --batch_size 8", "give height and width, as in --im"),
-        ("--gpu 0", "^--gpu is .* leave it out: a GPU that this process sees is used"),
+        ("--image_size 3,112,112 --batch_size 8", "type `--image-size 112 112`"),
+        ("--gpu 0", "^--gpu is .* leave it out; a GPU that this process sees is used"),
     ],
 )
 def test_mistakes_are_one_line(model: Path, words: str, message: str) -> None:

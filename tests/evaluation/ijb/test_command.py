@@ -327,12 +327,12 @@ def test_one_protocol_needs_its_own_lists(made: MadeSet, only: str) -> None:
     [
         ("IJBC --model m,0 --out o", "m-symbol.json cannot be read: No"),
         ("IJBC --model m.onnx --out out --no-flip", "has features of another model or list"),
-        ("--model-root m", "^--model-root is not an option here: give --model FILE"),
+        ("--model-root m", "^--model-root is not an option here: type `--model FILE"),
         (
             "--image-path IJB_release/IJBC -es 512",
-            "python -m evaluation.ijb IJBC; -es is not an op",
+            "the folder has no option; -es is not an op",
         ),
-        ("--gpu 0,1,2,3 --target IJBC", "horovodrun -np 4; --target is not an option here: leave"),
+        ("--gpu 0,1,2,3 --target IJBC", "horovodrun -np 4`; --target is not an option here: leave"),
         (f"{MADE} --json IJBC/meta/ijbc_face_tid_mid.txt", "would replace"),
     ],
 )
