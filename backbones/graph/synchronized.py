@@ -1,8 +1,9 @@
 """A training step whose BatchNorms normalize by the images of all ranks.
 
-The graph is cut at its BatchNorms (``backbones.graph.levels``), and the levels run one after the
-other. Before each, the ranks exchange means and variances of what its BatchNorms normalize; in the
-backward pass, after each, the two sums over the images that the gradient of a normalized number
+The graph is cut at its BatchNorms into levels, which run one after the other. The level of a node
+is the largest number of BatchNorms on a way to it from the image, so its BatchNorms normalize
+tensors of earlier levels. Before each level, the ranks exchange means and variances of these; in
+the backward pass, after each, the two sums over the images that the gradient of a normalized number
 needs (Ioffe and Szegedy, arXiv:1502.03167, section 3). So the thread of the program queues all
 collectives, in the same order and under the same names on every rank, and no operator of MXNet
 waits for another rank. MXNet's ``SyncBatchNorm`` is for the devices of one process.
@@ -15,17 +16,18 @@ normalized x, σ² = variance + ε, and sums over the n numbers that a channel h
 The first term is what the level computes. Its gradients of β and γ are the two sums over the rank's
 own images. The second term is a BatchNorm of x, too, with the same statistics.
 
-Shapes: C channels of a BatchNorm, R ranks, all of which have equally many images.
+Shapes: C channels of a BatchNorm, R ranks, all of which have equally many images. A tensor is the
+image, or the output of an operator, by whose name it is called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from typing_extensions import override
 
-from backbones.graph.levels import DATA, Level, Norm, cut
+from backbones.graph.nodes import Graph, Node, from_json, moved, part_of, to_json
 from backbones.graph.passes import TrainingPass
 from backbones.layers import Symbol
 from runtime.devices import Communicator
@@ -34,6 +36,126 @@ from runtime.mxnet import mx
 NDArray = Any
 Context = Any
 Arrays = dict[str, NDArray]
+
+_TRUE = ("True", "1")
+
+
+class Norm(NamedTuple):
+    """A BatchNorm of a level, by the names of the level's inputs.
+
+    Attributes:
+        source: the tensor that it normalizes.
+        gamma, beta: parameters, or tensors that are computed of parameters; no other layer reads
+            them.
+        statistics: the mean and the variance that it is given, auxiliary inputs.
+        running: the auxiliary states of the whole graph, no inputs.
+        has_fixed_gamma: True if ``gamma`` is an input of the level alone, and has to be one.
+    """
+
+    source: str
+    gamma: str
+    beta: str
+    statistics: list[str]
+    running: list[str]
+    has_fixed_gamma: bool
+    epsilon: float
+    momentum: float
+
+
+class Level(NamedTuple):
+    """The part of a graph between some BatchNorms and the next.
+
+    Attributes:
+        symbol: the graph of the level, which begins with its BatchNorms.
+        norms: these; none in the first level, unless they normalize the image.
+        read: outputs of earlier levels that depend on a parameter; and it may read others.
+        written: what later levels read of it, and what the whole graph returns.
+        trained: those of ``written`` that depend on a parameter.
+    """
+
+    symbol: Symbol
+    norms: list[Norm]
+    read: list[str]
+    written: list[str]
+    trained: list[str]
+
+
+def cut(symbol: Symbol) -> Iterator[Level]:
+    """Yield the levels of a graph with the input ``data``, each after those that it reads from.
+
+    What is computed of parameters alone is in the first level. As in all networks of the
+    registries, operators have one output and layers share no parameter: a level writes the whole of
+    the gradients of its own.
+    """
+    graph, norms = _with_given_statistics(to_json(symbol))
+    nodes: list[Node] = graph["nodes"]
+    sources = [[entry[0] for entry in node["inputs"]] for node in nodes]
+    numbers: list[int] = []
+    trained: list[bool] = []
+    for index, node in enumerate(nodes):
+        assert not any(entry[1] for entry in node["inputs"]), node
+        before = max((numbers[source] for source in sources[index]), default=0)
+        numbers.append(before + (index in norms))
+        depends = [trained[source] for source in sources[index]]
+        trained.append(any(depends) if depends else node["name"] != "data")
+    operators = {index for index, node in enumerate(nodes) if node["op"] != "null"}
+    between = {entry[0] for entry in graph["heads"]}
+    for index in operators:
+        between.update(one for one in sources[index] if numbers[one] < numbers[index])
+
+    def named(indices: Iterable[int]) -> list[str]:
+        return [nodes[index]["name"] for index in indices]
+
+    for number in range(max(numbers) + 1):
+        own = {index for index in operators if numbers[index] == number}
+        inputs = {source for index in own for source in sources[index]} - own
+        read, written = sorted(inputs & operators), sorted(own & between)
+        # The first is empty if the image itself is normalized.
+        if own:
+            part = part_of(graph, own | inputs, {*read}, [[index, 0, 0] for index in written])
+            yield Level(
+                from_json(part),
+                norms=[norms[index] for index in sorted(own & norms.keys())],
+                read=named(index for index in read if trained[index]),
+                written=named(written),
+                trained=named(index for index in written if trained[index]),
+            )
+
+
+def _with_given_statistics(graph: Graph) -> tuple[Graph, dict[int, Norm]]:
+    """Return a graph whose BatchNorms read statistics of their own, and these by their indices."""
+    nodes: list[Node] = []
+    norms: dict[int, Norm] = {}
+    indices: dict[int, int] = {}
+    for index, node in enumerate(graph["nodes"]):
+        node = {**node, "inputs": [moved(entry, indices) for entry in node["inputs"]]}
+        attributes = node.get("attrs", {})
+        if node["op"] == "BatchNorm" and attributes.get("use_global_stats") not in _TRUE:
+            has_fixed_gamma = attributes.get("fix_gamma", "True") in _TRUE
+            given = ["one"] * has_fixed_gamma + ["given_mean", "given_variance"]
+            variables = [[len(nodes) + number, 0, 0] for number in range(len(given))]
+            names = [f"{node['name']}_{part}" for part in given]
+            nodes += [{"op": "null", "name": name, "inputs": []} for name in names]
+            source, gamma, beta, *running = node["inputs"]
+            if has_fixed_gamma:
+                gamma = variables.pop(0)
+            inputs = [source, gamma, beta, *variables]
+            fixed = {"use_global_stats": "True", "fix_gamma": "False"}
+            node = {**node, "attrs": {**attributes, **fixed}, "inputs": inputs}
+            read = [nodes[entry[0]]["name"] for entry in (*inputs, *running)]
+            norms[len(nodes)] = Norm(
+                source=read[0],
+                gamma=read[1],
+                beta=read[2],
+                statistics=read[3:5],
+                running=read[5:],
+                has_fixed_gamma=has_fixed_gamma,
+                epsilon=float(attributes.get("eps", "1e-3")),
+                momentum=float(attributes.get("momentum", "0.9")),
+            )
+        indices[index] = len(nodes)
+        nodes.append(node)
+    return {**graph, "nodes": nodes, "heads": [moved(e, indices) for e in graph["heads"]]}, norms
 
 
 class SynchronizedPass(TrainingPass):
@@ -45,7 +167,7 @@ class SynchronizedPass(TrainingPass):
         ``parameters`` is its initialized ``ParameterDict``.
         """
         arrays = {name: parameter.data(ctx) for name, parameter in parameters.items()}
-        levels = cut(symbol)
+        levels = list(cut(symbol))
         self._levels = [
             _BoundLevel(level, f"sync_bn.{number}", arrays) for number, level in enumerate(levels)
         ]
@@ -56,7 +178,7 @@ class SynchronizedPass(TrainingPass):
 
     @override
     def forward(self, images: NDArray) -> NDArray:
-        self._tensors = {DATA: images}
+        self._tensors = {"data": images}
         with mx.autograd.pause(train_mode=True):
             for level in self._levels:
                 level.exchange_statistics(self._tensors, self._ranks)
@@ -141,13 +263,7 @@ class _BoundLevel:
 
 
 class _BoundNorm:
-    """A BatchNorm with its statistics.
-
-    Attributes:
-        source: the tensor that it normalizes.
-        channels: C.
-        given: the inputs of the level that the whole graph does not have.
-    """
+    """A BatchNorm with its statistics; ``given`` are inputs that only its level has."""
 
     def __init__(self, norm: Norm, arrays: Arrays) -> None:
         """Args: the BatchNorm, and the parameters and auxiliary states of the whole graph."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import backbones
-from backbones.graph import frozen, levels
+from backbones.graph import frozen, synchronized
 from backbones.graph.nodes import to_json
 from backbones.graph.onednn import prelu
 from backbones.graph.passes import cut, output_elements, recomputed_elements
@@ -311,11 +311,11 @@ def test_evaluation_uses_running_statistics_and_asks_no_other_rank(monkeypatch) 
 
 def test_levels_that_are_cut_at_batch_norms() -> None:
     # A frozen one stays where it is.
-    (level,) = levels.cut(norm(conv(DATA, "conv", 3, 1), "frozen", use_global_stats=True))
+    (level,) = synchronized.cut(norm(conv(DATA, "conv", 3, 1), "frozen", use_global_stats=True))
     assert level.symbol.list_auxiliary_states() == ["frozen_moving_mean", "frozen_moving_var"]
     assert not level.norms
     # Parameters belong to one level; a PReLU's slope is used by the BatchNorm before it as well.
     symbol = prelu.rewrite(backbones.build("mbf", embedding_size=16), (3, 112, 112))
     own = {*symbol.list_arguments()} - {"data", "fc1_gamma"}
-    names = [name for level in levels.cut(symbol) for name in level.symbol.list_inputs()]
+    names = [name for level in synchronized.cut(symbol) for name in level.symbol.list_inputs()]
     assert sorted(name for name in names if name in own) == sorted(own)
