@@ -29,7 +29,7 @@ from typing_extensions import override
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parallel.host_lists import read_file, read_list, slots_by_host
-from parallel.launch import ssh, variables
+from parallel.launch import ssh
 from parallel.launch.network_interface import address_on, is_own_name
 from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, ConfigError, UserError, print_line
@@ -163,7 +163,7 @@ def _options(port: Optional[int], identity_file: Optional[str]) -> list[str]:
 
 def is_sent(name: str) -> bool:
     """True if other hosts get the variable of this name; Horovod would send almost all."""
-    return name in variables.names({**os.environ, name: ""})
+    return name in ssh.variables_to_send({**os.environ, name: ""})
 
 
 def remote_command(
@@ -179,8 +179,8 @@ def remote_command(
     """
     seconds, (script,) = os.environ["HOST_TIMEOUT"], shlex.split(command)
     guard = ("bash", str(_LAUNCHERS / "remote-guard"), seconds, "bash", "-c", script)
-    there = shlex.join([*variables.RECEIVER, *guard])
-    sent = f"--send={','.join(variables.names(os.environ))}"
+    there = shlex.join([*ssh.RECEIVER, *guard])
+    sent = f"--send={','.join(ssh.variables_to_send(os.environ))}"
     shell = ("bash", str(_LAUNCHERS / "remote-shell"), sent)
     return shlex.join([*shell, *_options(port, identity_file), *ssh.destination(host), there])
 
@@ -241,7 +241,7 @@ def main() -> None:
     sys.argv[0] = "horovodrun"
     try:
         # A mistake in them is told first.
-        variables.names(os.environ)
+        ssh.variables_to_send(os.environ)
         launch.run_commandline()
     except UserError as error:
         print_line(f"error: {error}", file=sys.stderr)

@@ -27,7 +27,7 @@ from typing import Optional
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parallel import host_lists
-from parallel.launch import ssh, variables
+from parallel.launch import ssh
 from parallel.launch.network_interface import is_own_name
 from runtime.errors import ConfigError, run_program
 from runtime.loopback import loopback_variables
@@ -308,7 +308,7 @@ def main() -> None:
     program, *words = sys.argv[1:]
     place = words.index("--")
     arguments, words = words[:place], words[place + 1 :]
-    for name in variables.names(os.environ):
+    for name in ssh.variables_to_send(os.environ):
         # Open MPI sends its own.
         arguments += [] if _is_of_open_mpi(name) else ["-x", name]
     attempt = os.environ.pop("RUN_SH_ATTEMPT", None)

@@ -5,6 +5,10 @@
 runs on every host first. So a host that ssh does not reach, that lacks the project or the
 interface, or that does not reach the launcher on it, is one line that names the host, and no job
 that waits. Each host finds its own address on the interface: its name may stand for another one.
+
+Every user of a host can read the arguments of all processes. So launchers send the values of
+environment variables on the standard input of ssh, and send only variables that a library of this
+project or the project itself reads: a shell has passwords in others. ``SEND_VARIABLES`` names more.
 """
 
 from __future__ import annotations
@@ -16,18 +20,16 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, NamedTuple, Optional, TypeVar
+from typing import Any, NamedTuple, Optional
 
-from parallel.launch import variables
 from parallel.launch.network_interface import address_on
 from runtime import environment
 from runtime.errors import ConfigError, run_program
 
-_Result = TypeVar("_Result")
 STATUS_OF_SSH = 255
 """Of the client, if there is no connection."""
 _STATUS_OF_SIGNALS = 128
@@ -58,13 +60,43 @@ _STOP_SIGNALS = (
 # How ``run_program`` begins its line.
 _OWN_ERROR = "error: "
 
+_NAMED = "SEND_VARIABLES"
+CHOICES = (
+    *("DATASET", "NETWORK", "LOSS", "BATCH_SIZE", "LR", "SAMPLE_RATIO", "MAX_UPDATE"),
+    "MODELS_ROOT",
+)
+"""Choices of a run, which config.sh reads."""
+_READ = (
+    *("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "NIC", "PROGRESS", *CHOICES),
+    *("NVIDIA_TF32_OVERRIDE", "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"),
+)
+_READ_PREFIXES = (
+    *("MXNET_", "DMLC_", "PS_", "HOROVOD_", "GLOO_", "NCCL_", "OMPI_MCA_", "PMIX_MCA_", "UCX_"),
+    *("FI_", "CUDA_", "CUBLAS_", "CUDNN_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "DNNL_"),
+    *("ONEDNN_", "NUMBA_", "OPENCV_", "PYTHON", "TOOLKIT_"),
+)
+# Slurm gives each host of a job a value of its own.
+_GPUS, _OF_SLURM = "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+RECEIVER = (
+    *("bash", "--norc", "-c"),
+    'while IFS= read -r -d "" pair && [[ $pair ]]; do export "$pair"; done; SHLVL=9; exec "$@"',
+    "bash",
+)
+"""Words before a command on another host: it gets the variables with which its input starts.
+
+Below level 2 (``SHLVL``), ``bash -c`` in a session of ssh reads ~/.bashrc, which may change
+``PATH``.
+"""
+
 
 def command(host: str, words: Iterable[str]) -> list[str]:
     """The local command that runs words on a host, in this folder, without a password.
 
     Its standard input has to start with ``first_input``.
     """
-    line = f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join([*variables.RECEIVER, *words])}"
+    line = f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join([*RECEIVER, *words])}"
     return [*CLIENT, *destination(host), line]
 
 
@@ -75,8 +107,34 @@ def first_input(more: Mapping[str, str]) -> bytes:
         more: variables besides those of this process that other hosts get.
     """
     own = variables_with_programs()
-    sent = {name: own[name] for name in variables.names(own)}
-    return variables.packed({**sent, **more})
+    sent = {name: own[name] for name in variables_to_send(own)}
+    return packed({**sent, **more})
+
+
+def variables_to_send(own: Mapping[str, str]) -> list[str]:
+    """Return the names of those variables of this process that other hosts get.
+
+    Raises:
+        ConfigError: ``SEND_VARIABLES`` is wrong.
+    """
+    named = own.get(_NAMED, "").replace(",", " ").split()
+    for name in named:
+        if not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"{_NAMED}: {name.partition('=')[0][:80]!r} is not the name of a variable; give "
+                f"names without values, as in {_NAMED}=WANDB_API_KEY,HF_HOME"
+            )
+        if name not in own:
+            raise ConfigError(f"{_NAMED}: {name[:80]} is not set; set it, or leave it out")
+    read = {name for name in own if name in _READ or name.startswith(_READ_PREFIXES)}
+    if _OF_SLURM in own:
+        read.discard(_GPUS)
+    return sorted({*filter(_NAME.fullmatch, read), *named})
+
+
+def packed(values: Mapping[str, str]) -> bytes:
+    """Return variables in the form in which ``RECEIVER`` reads them."""
+    return b"".join(os.fsencode(f"{name}={value}\0") for name, value in values.items()) + b"\0"
 
 
 def destination(login: str) -> list[str]:
@@ -109,11 +167,26 @@ class Answer(NamedTuple):
     """The last line of its errors."""
 
 
-def run(work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Run work; a signal to stop cancels it, so that it ends its clients, and ends the program."""
+def answers(
+    commands: Mapping[str, Sequence[str]],
+    given: Mapping[str, bytes],
+    seconds: Optional[float] = None,
+) -> dict[str, Answer]:
+    """Run a client for each host, all at the same time, and return their answers.
+
+    A signal to stop ends the clients and the program.
+
+    Args:
+        commands: the words of each client, by host.
+        given: its standard input, by host.
+        seconds: after these a client is killed, which counts as no connection; None: never.
+
+    Raises:
+        ConfigError: this machine has no ssh.
+    """
     stopped: list[int] = []
 
-    async def run_stoppable() -> _Result:
+    async def run_all() -> list[Answer]:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
 
@@ -125,37 +198,15 @@ def run(work: Coroutine[Any, Any, _Result]) -> _Result:
         for number in _STOP_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, stop, number)
-        return await work
-
-    try:
-        return asyncio.run(run_stoppable())
-    except asyncio.CancelledError:
-        raise SystemExit(_STATUS_OF_SIGNALS + stopped[0]) from None
-
-
-def answers(
-    commands: Mapping[str, Sequence[str]],
-    given: Mapping[str, bytes],
-    seconds: Optional[float] = None,
-) -> dict[str, Answer]:
-    """Run a client for each host, all at the same time, and return their answers.
-
-    Args:
-        commands: the words of each client, by host.
-        given: its standard input, by host.
-        seconds: after these a client is killed, which counts as no connection; None: never.
-
-    Raises:
-        ConfigError: this machine has no ssh.
-    """
-
-    async def run_all() -> list[Answer]:
         clients = (
             _answer(words, given.get(host, b""), seconds) for host, words in commands.items()
         )
         return await asyncio.gather(*clients)
 
-    return dict(zip(commands, run(run_all())))
+    try:
+        return dict(zip(commands, asyncio.run(run_all())))
+    except asyncio.CancelledError:
+        raise SystemExit(_STATUS_OF_SIGNALS + stopped[0]) from None
 
 
 async def _answer(words: Sequence[str], given: bytes, seconds: Optional[float]) -> Answer:
@@ -169,10 +220,15 @@ async def _answer(words: Sequence[str], given: bytes, seconds: Optional[float]) 
         except asyncio.TimeoutError:
             return Answer(STATUS_OF_SSH, b"", f"no answer in {seconds:.0f} s")
         finally:
-            await kill(process)
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    # Its proxies belong to the group.
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
         for file in (output, errors):
             file.seek(0)
-        return Answer(status, output.read(), last_line(errors.read().decode("utf-8", "replace")))
+        said = errors.read().decode("utf-8", "replace").strip() or "no reason given"
+        return Answer(status, output.read(), said.splitlines()[-1].strip())
 
 
 async def start(words: Sequence[str], **options: Any) -> asyncio.subprocess.Process:
@@ -188,14 +244,6 @@ async def start(words: Sequence[str], **options: Any) -> asyncio.subprocess.Proc
             f"the program {words[0]} cannot be started ({error.strerror}); install it (ssh is "
             "OpenSSH's client)"
         ) from None
-
-
-async def kill(process: asyncio.subprocess.Process) -> None:
-    """Kill a client and its proxies, unless it has ended."""
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
 
 
 def failures(
@@ -243,11 +291,6 @@ def ask(hosts: Iterable[str], interface: str, is_named: bool) -> dict[str, str]:
         given = dict.fromkeys(commands, first_input({}))
         ended = answers(commands, given, ANSWER_SECONDS)
     return {host: _reported(host, answer) for host, answer in ended.items()}
-
-
-def last_line(errors: str) -> str:
-    """What a command on another host, or ssh itself, has said at last."""
-    return errors.strip().splitlines()[-1].strip() if errors.strip() else "no reason given"
 
 
 def unreachable(host: str, reason: str) -> ConfigError:

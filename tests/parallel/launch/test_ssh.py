@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from parallel import autogroup
-from parallel.launch import ssh, sync, variables
+from parallel.launch import ssh, sync
 from parallel.launch.network_interface import address_on, free_port, is_own_name, resolve
 from runtime.errors import ConfigError
 from tests.support import processes
@@ -142,35 +142,35 @@ def test_what_libraries_read_is_sent_and_nothing_else() -> None:
         "_HOROVOD_SECRET_KEY BASH_FUNC_module%% OMPI_COMM_WORLD_RANK"
     ).split()
     own = dict.fromkeys((*read, *others), "x")
-    assert variables.names(own) == sorted(read)
+    assert ssh.variables_to_send(own) == sorted(read)
     for separated in ("HF_TOKEN,http_proxy", " HF_TOKEN  http_proxy,"):
-        named = variables.names({**own, "SEND_VARIABLES": separated})
+        named = ssh.variables_to_send({**own, "SEND_VARIABLES": separated})
         assert named == sorted((*read, "HF_TOKEN", "http_proxy"))
     # Slurm gives each host its GPUs.
     slurm = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "x", "SLURM_JOB_ID": "7"}
-    assert variables.names(slurm) == ["CUDA_DEVICE_ORDER"]
+    assert ssh.variables_to_send(slurm) == ["CUDA_DEVICE_ORDER"]
     for text, reason in (
         ("HF_TOKEN=hf_abc", "'HF_TOKEN' is not the name of a variable; give names without values"),
         ("HF_TOKEN MISSING", "MISSING is not set; set it, or leave it out"),
     ):
         with pytest.raises(ConfigError, match=f"^SEND_VARIABLES: {reason}") as raised:
-            variables.names({"HF_TOKEN": "x", "SEND_VARIABLES": text})
+            ssh.variables_to_send({"HF_TOKEN": "x", "SEND_VARIABLES": text})
         assert "hf_abc" not in str(raised.value)
     text = (ROOT / "config.sh").read_text(encoding="utf-8")
-    assert tuple(re.findall(r"^([A-Z_]+)=", text, re.MULTILINE)) == variables.CHOICES
+    assert tuple(re.findall(r"^([A-Z_]+)=", text, re.MULTILINE)) == ssh.CHOICES
 
 
 def test_values_arrive_as_they_are_and_the_rest_of_the_input_is_left(tmp_path: Path) -> None:
     values = {"A": 'it\'s "two"\n\nlines\n', "B": "", "C": "$HOME `x` \\ ü", "D": "a=b "}
     show = 'for name in A B C D; do printf "%s|" "${!name}"; done; cat'
-    data = variables.packed(values) + b"TERM\n"
-    said = subprocess.check_output([*variables.RECEIVER, "bash", "-c", show], input=data)
+    data = ssh.packed(values) + b"TERM\n"
+    said = subprocess.check_output([*ssh.RECEIVER, "bash", "-c", show], input=data)
     assert said.decode() == "|".join([*values.values(), "TERM\n"])
     # In a session of ssh, Debian's bash reads .bashrc, which may change PATH again.
     (tmp_path / ".bashrc").write_text("PATH=/elsewhere:$PATH\n")
     session = {"HOME": str(tmp_path), "SSH_CLIENT": "::1 1 22", "PATH": "/usr/bin:/bin"}
-    command = [*variables.RECEIVER, "bash", "-c", "bash -c 'echo $PATH'"]
-    data = variables.packed({"PATH": "/usr/bin:/bin"})
+    command = [*ssh.RECEIVER, "bash", "-c", "bash -c 'echo $PATH'"]
+    data = ssh.packed({"PATH": "/usr/bin:/bin"})
     said = subprocess.check_output(["bash", "-c", shlex.join(command)], input=data, env=session)
     assert said == b"/usr/bin:/bin\n"
 
