@@ -255,11 +255,12 @@ def variables() -> dict[str, str]:
 @contextmanager
 def without(name: str) -> Iterator[None]:
     """Unset a variable within the context."""
-    value = os.environ.pop(name)
+    value = os.environ.pop(name, None)
     try:
         yield
     finally:
-        os.environ[name] = value
+        if value is not None:
+            os.environ[name] = value
 
 
 @contextmanager

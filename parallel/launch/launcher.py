@@ -15,6 +15,7 @@ from parallel import horovod
 from parallel.launch import job, ssh, sync
 from parallel.launch.cluster_files import (
     WorkerHosts,
+    in_mxnet_order,
     read_groups,
     read_hosts,
     read_servers,
@@ -36,7 +37,7 @@ from runtime import environment
 from runtime.errors import ConfigError, did_you_mean
 from runtime.loopback import is_loopback, loopback_variables
 
-SERVE = (sys.executable, "-m", "parallel.parameter_server.serve")
+SERVE = (sys.executable, "-m", "parallel.parameter_server.server")
 """The command of servers and scheduler."""
 # The schemes in which no worker waits for one that has died.
 _ASYNCHRONOUS = tuple(
@@ -82,7 +83,7 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
         groups=groups,
         shares=shares,
         tolerates=options.tolerate_workers,
-        server_speeds=_in_mxnet_order([address_of[server] for server in servers], speeds),
+        server_speeds=_speeds_by_number([address_of[server] for server in servers], speeds),
         bucket_elements=options.bucket_elements,
         trace=str(options.trace.absolute()) if options.trace else "",
     )
@@ -167,13 +168,12 @@ def _servers(options: JobOptions, workers: WorkerHosts) -> tuple[Sequence[str], 
     return [login_of[address] for address in addresses], speeds
 
 
-def _in_mxnet_order(servers: Sequence[str], speeds: Sequence[float]) -> tuple[float, ...]:
+def _speeds_by_number(servers: Sequence[str], speeds: Sequence[float]) -> tuple[float, ...]:
     """Put speeds in the order of MXNet's server numbers; see ``Assignment.server_speeds``."""
-    speed_of = dict(zip(servers, speeds))
     # MXNet numbers the servers of a machine by ports that are not known yet.
-    if any(speed_of[server] != speed for server, speed in zip(servers, speeds)):
+    if len(set(zip(servers, speeds))) > len(set(servers)):
         raise ConfigError("servers of one machine have different speeds; give them the same")
-    return tuple(speed_of[server] for server in sorted(servers, reverse=True)) if speeds else ()
+    return tuple(speeds[server] for server in in_mxnet_order(servers)) if speeds else ()
 
 
 def _options_of(command: Sequence[str]) -> dict[str, str]:
@@ -250,8 +250,9 @@ def _specs(
     specs = []
 
     def add(own: Assignment, number: int, host: str, more: Mapping[str, str]) -> None:
-        command = options.command if own.role == WORKER else serve
-        command = job.guarded(command, sharers=max(1, addresses.count(own.node_host)))
+        sharers = max(1, addresses.count(own.node_host))
+        guard = [sys.executable, "-m", "parallel.launch.guard", str(sharers)]
+        command = [*guard, *(options.command if own.role == WORKER else serve)]
         # Lines are sent when they are printed, although a pipe is no terminal.
         sent = {"PYTHONUNBUFFERED": "1", **own.variables(), **more}
         is_remote = options.launcher == "ssh" and own.role != SCHEDULER

@@ -81,7 +81,7 @@ class Assignment:
     bucket_elements: int = LARGEST
     """Elements of the largest bucket."""
     trace: str = ""
-    """Folder of the record of pushes and pulls, see ``trace``; empty: none is written."""
+    """Folder of the record of pushes and pulls, see ``messages``; empty: none is written."""
     key: str = field(default_factory=lambda: secrets.token_hex(_KEY_BYTES), repr=False)
     """Known to the processes of this job alone, see ``authentication``."""
 

@@ -31,8 +31,8 @@ from parallel.parameter_server.messages import (
     Settings,
     SharedTable,
     Tail,
+    Trace,
 )
-from parallel.parameter_server.trace import Trace
 from parallel.world import World
 from runtime.errors import DataError
 from runtime.mxnet import mx

@@ -10,20 +10,33 @@ The shared table has a row for each pusher, a worker or the group whose leader p
 all workers read it. It is a key of one server that is not trained. After each step a pusher adds
 the changes of its row; the server itself fills in the staleness, which it alone knows. The bound of
 SSP, the numbers of the log, the agreement to stop and the wait at the end of a run all read it.
+
+A wrong staleness makes training a little worse, and nothing fails. So a job can record every push
+and pull (``parallel.launch --trace FOLDER``), from which the staleness of each push is computed
+again (``tests/soak``). A server writes a line for each push that it applies, with the version that
+the bucket had before: ``bucket pusher sent_version version staleness``. A worker that pushes writes
+``pusher NUMBER KEY...``, its number among the pushers and its buckets, and then in turn
+``pull VERSION...``, a version for each bucket, and ``push``.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
+
+from runtime.errors import ConfigError
+from runtime.files import open_kept
 
 _LOW = 1 << 20
 
@@ -232,3 +245,34 @@ class FailureDetector:
             if bound is None or lead <= bound or table.stop:
                 return lead
             time.sleep(_POLL_SECONDS)
+
+
+class Trace:
+    """The record of one process, if there is a folder for it."""
+
+    def __init__(self, folder: str, name: str) -> None:
+        """Open the file ``name``, another for each process; without a folder nothing is written.
+
+        Raises:
+            ConfigError: the file cannot be written.
+        """
+        self._descriptor: Optional[int] = None
+        if not folder:
+            return
+        path = Path(folder, name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Not buffered: servers end by a signal, which would lose the last lines.
+            path.unlink(missing_ok=True)
+            self._descriptor = open_kept(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        except OSError as error:
+            raise ConfigError(
+                f"--trace {folder} cannot be written ({error.strerror}); give another folder, or "
+                "leave it out"
+            ) from None
+
+    def write(self, *words: object) -> None:
+        """Write a line; a full disk loses it, and does not end the job."""
+        if self._descriptor is not None:
+            with suppress(OSError):
+                os.write(self._descriptor, (" ".join(map(str, words)) + "\n").encode())

@@ -1,4 +1,6 @@
-"""The update that a server makes: momentum SGD with a gradient divided by its staleness.
+"""A server of a job, or the scheduler: ``python -m parallel.parameter_server.server``.
+
+A server makes an update of momentum SGD with a gradient divided by its staleness.
 
 Staleness Y of a push is the number of updates that the bucket has had since the pusher pulled it,
 plus 1. A server handles one push after the other, so it counts exactly. The gradient g is
@@ -9,25 +11,71 @@ et al., "Staleness-aware Async-SGD for Distributed Deep Learning", IJCAI 2016, e
 sum of pushes that makes an update in BSP, all workers have pulled the same version: Y is 1.
 
 No push of a worker ends a server, because only the servers have the newest weights. One that cannot
-be applied is refused: weights, momentum and version stay as they are. Others than the processes of
-the job reach no server (``connections``).
+be applied is refused: weights, momentum and version stay as they are. MXNet ignores exceptions in
+the functions that it calls: here they end the process. Others than the processes of the job reach
+no server (``connections``).
+
+With a server's role in the environment, the import of MXNet runs a server, which unpickles what it
+receives. So MXNet is imported without the role, and then runs a server with the controller of this
+module, which accepts only JSON.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import math
-from collections import Counter
-from typing import Any
+import os
+import traceback
+from functools import partial
+from typing import Any, Callable
 
 import numpy as np
 
-from parallel.parameter_server.messages import TAIL, Column, Settings, SharedTable, Tail
-from parallel.parameter_server.trace import Trace
-from runtime.mxnet import mx
-from runtime.ndarray import memory
+from parallel.parameter_server import assignment
+from parallel.parameter_server.messages import TAIL, Column, Settings, SharedTable, Tail, Trace
+from runtime import environment
+from runtime.errors import run_program
+
+with environment.without(assignment.ROLE):
+    from parallel.parameter_server.connections import protect
+    from runtime.mxnet import mx
+    from runtime.ndarray import memory
 
 _log = logging.getLogger(__name__)
+
+_CRASH_STATUS = 1
+
+
+def main() -> int:
+    """Serve until the launcher ends the process."""
+    own = assignment.find(environment.variables())
+    assert own is not None and own.role != assignment.WORKER, "the launcher starts this program"
+    # Refused messages are logged to the standard error, which the launcher prints.
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    folder = own.trace if own.role == assignment.SERVER else ""
+    trace = Trace(folder, f"server-{os.uname().nodename}-{os.getpid()}")
+    protect(own.key)
+    store = mx.kv.create("dist")
+
+    def control(_: int, body: bytes, __: Any) -> None:
+        """Take the settings, the only command."""
+        updater = Updater(Settings.decode(body.decode()), trace)
+        store._set_updater(partial(_or_end, updater))
+
+    prototype = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+    controller = prototype(partial(_or_end, control))
+    mx.base.check_call(mx.base._LIB.MXKVStoreRunServer(store.handle, controller, None))
+    return 0
+
+
+def _or_end(function: Callable[..., None], *arguments: Any) -> None:
+    """Call a function; an exception ends the process."""
+    try:
+        function(*arguments)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(_CRASH_STATUS)
 
 
 class Updater:
@@ -38,7 +86,8 @@ class Updater:
         self._momenta: dict[int, Any] = {}
         # As the table, with the number of pushes as the clock and the sum of their staleness.
         self._counts = np.zeros((settings.pushers, len(Column)))
-        self._refused: Counter[str] = Counter()
+        self._reasons: set[str] = set()
+        """Reasons of refusals that have been logged."""
 
     def __call__(self, key: int, pushed: Any, stored: Any) -> None:
         """Apply a push, or in BSP the sum of all workers' pushes, in place; or refuse it.
@@ -56,12 +105,9 @@ class Updater:
             else:
                 self._update(key, pushed, stored)
         except ValueError as refused:
-            reason = str(refused)
-            self._refused[reason] += 1
-            count = self._refused[reason]
-            # The first of its kind, the second, the fourth and so on.
-            if count & (count - 1) == 0:
-                _log.warning("refused a message: %s; %d so far", reason, count)
+            if str(refused) not in self._reasons:
+                self._reasons.add(str(refused))
+                _log.warning("refused a message: %s", refused)
 
     def _update(self, key: int, pushed: Any, stored: Any) -> None:
         size = stored.size - TAIL
@@ -121,3 +167,7 @@ class Updater:
         rows[active, Column.STALENESS] = np.maximum(means, 1)
         rows[active, Column.LARGEST] = np.maximum(counts[:, Column.LARGEST], 1)
         stored[:] = rows.reshape(-1)
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -38,7 +38,7 @@ from evaluation.report import run_files
 from evaluation.verification.report import read_groups
 from parallel import host_lists
 from parallel.launch import cluster_files
-from parallel.parameter_server.trace import Trace
+from parallel.parameter_server.messages import Trace
 from runtime.errors import DataError
 from runtime.files import write_atomically
 from runtime.state import OWN, Stored

@@ -1,7 +1,7 @@
 """Computes every staleness of a job again, from the traces of its workers and servers.
 
 A bucket's version is the number of its server's lines before; the versions that a worker pulled are
-in the worker's own file. See ``parallel.parameter_server.trace`` for the lines.
+in the worker's own file. See ``parallel.parameter_server.messages`` for the lines.
 """
 
 from __future__ import annotations

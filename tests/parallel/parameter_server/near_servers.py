@@ -13,9 +13,8 @@ from typing import Any, Optional
 
 from parallel.parameter_server.assignment import SCHEMES, WORKER, Assignment
 from parallel.parameter_server.exchange import Exchange
-from parallel.parameter_server.messages import Settings
+from parallel.parameter_server.messages import Settings, Trace
 from parallel.parameter_server.server import Updater
-from parallel.parameter_server.trace import Trace
 from parallel.world import LoneWorld, World
 from runtime.mxnet import mx
 

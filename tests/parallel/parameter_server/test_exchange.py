@@ -15,8 +15,7 @@ import pytest
 from parallel.parameter_server import assignment, connections
 from parallel.parameter_server.assignment import Assignment, Share
 from parallel.parameter_server.buckets import Bucket, plan, table_key
-from parallel.parameter_server.messages import TAIL, Settings, Tail
-from parallel.parameter_server.trace import Trace
+from parallel.parameter_server.messages import TAIL, Settings, Tail, Trace
 from runtime.errors import ConfigError, DataError
 from tests.parallel.parameter_server.near_servers import (
     NearServers,
@@ -131,7 +130,7 @@ def test_lines_are_in_the_file_at_once(tmp_path: Path, monkeypatch) -> None:
         Trace(str(file), "worker-0")
     # A full disk ends the trace and not the job.
     full = os.open("/dev/full", os.O_WRONLY)
-    monkeypatch.setattr("parallel.parameter_server.trace.open_kept", lambda *_: full)
+    monkeypatch.setattr("parallel.parameter_server.messages.open_kept", lambda *_: full)
     trace = Trace(str(tmp_path), "worker-0")
     trace.write("push")
 

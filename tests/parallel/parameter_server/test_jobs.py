@@ -108,7 +108,7 @@ def test_a_scripted_order_has_exactly_the_expected_staleness(tmp_path: Path) -> 
     with ServerJob(tmp_path / "out", *SCRIPT, tmp_path, *turns, workers=3, servers=2) as job:
         variables = psutil.Process(job.others[0].pid).environ()
         with subprocess.Popen(
-            [sys.executable, "-m", "parallel.parameter_server.serve"], cwd=ROOT, text=True,
+            [sys.executable, "-m", "parallel.parameter_server.server"], cwd=ROOT, text=True,
             env={**variables, "DMLC_ROLE": "server", KEY: "0" * 64}, stderr=subprocess.PIPE,
         ) as stranger:  # fmt: skip
             try:

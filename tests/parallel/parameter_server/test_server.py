@@ -20,9 +20,9 @@ from parallel.parameter_server.messages import (
     Settings,
     SharedTable,
     Tail,
+    Trace,
 )
 from parallel.parameter_server.server import Updater
-from parallel.parameter_server.trace import Trace
 from runtime.mxnet import mx
 from tests.support import mxnet_g
 
@@ -176,7 +176,7 @@ def test_an_invalid_push_is_refused(pushed: np.ndarray, reason: str, caplog) -> 
     assert server.version == 2
     server.push(1, 2, staleness=1)
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.endswith(f": {reason}; 1 so far"), line
+    assert line.endswith(f": {reason}"), line
     assert server.add_steps(1).rows[1, Column.LARGEST] == 1
 
 
@@ -192,17 +192,14 @@ def test_sums_changes_and_keys_that_are_none_are_refused(caplog) -> None:
         server.add(change)
     assert server.add_steps(1).clocks.tolist() == [0, 2, 0]
     lines = [record.getMessage() for record in caplog.records]
-    assert lines[1:3] == [
-        "refused a message: wrong count; 1 so far", "refused a message: unknown key; 1 so far"
-    ]  # fmt: skip
+    assert lines[1:3] == ["refused a message: wrong count", "refused a message: unknown key"]
 
 
-def test_a_flood_of_invalid_pushes_is_a_few_lines(caplog) -> None:
+def test_a_flood_of_invalid_pushes_is_one_line(caplog) -> None:
     server = Server()
     for _ in range(100):
         server.apply(numbers((NAN, 1.0, 1.0), version=0))
-    lines = [record.getMessage() for record in caplog.records]
-    assert [int(line.partition("; ")[2].split()[0]) for line in lines] == [2**n for n in range(7)]
+    assert len(caplog.records) == 1
 
 
 def test_the_numbers_of_a_report_and_what_is_progress() -> None:
