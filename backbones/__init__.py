@@ -21,7 +21,7 @@ class Architecture:
     """How a network is built."""
 
     body: str
-    """The function of ``backbones.bodies`` that builds the feature maps."""
+    """The function of ``backbones.layers`` that builds the feature maps."""
     output: str
     """Its own output, one of ``options.OUTPUTS``."""
     maps: tuple[int, int]
@@ -53,15 +53,12 @@ _UNITS = {
 }
 SE = "-se"
 """Ends the names of iResNets with squeeze and excitation."""
-
-
-def _iresnet(units: tuple[int, ...], *, se: bool) -> Architecture:
-    return Architecture("iresnet", "FC", (512, 7), arguments={"units": units, "se": se})
-
-
 _ARCHITECTURES: Mapping[str, Architecture] = {
-    **{name: _iresnet(units, se=False) for name, units in _UNITS.items()},
-    **{name + SE: _iresnet(units, se=True) for name, units in _UNITS.items()},
+    **{
+        name + end: Architecture("iresnet", "FC", (512, 7), {"units": units, "se": bool(end)})
+        for end in ("", SE)
+        for name, units in _UNITS.items()
+    },
     "mbf": Architecture("mobilefacenet", "GDC", (512, 7)),
     "tiny": Architecture("tiny", "J", (128, 4)),
 }
@@ -125,11 +122,11 @@ def build(
         ConfigError: there is no network of this name.
     """
     check(name)
-    from backbones import bodies, layers
+    from backbones import layers
     from runtime.mxnet import mx
 
     architecture = _ARCHITECTURES[name]
-    body = getattr(bodies, architecture.body)
+    body = getattr(layers, architecture.body)
     # A name manager of its own: unnamed nodes count from zero in every graph, not in every process.
     with mx.name.NameManager():
         maps = body(layers.pixels(dtype), **architecture.arguments)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from backbones import bodies, layers
+from backbones import layers
 from backbones.graph.nodes import Shape, first_shapes, from_json, to_json
 from backbones.graph.operators import attributes
 from backbones.graph.symbol_file import LOGITS_NODE, OUTPUT_NODE, infer_shapes, read_graph
@@ -115,7 +115,7 @@ def iresnet_checkpoint(
             of 112 x 112.
     """
     with mx.name.NameManager():
-        maps = bodies.iresnet(layers.pixels("float32"), units=units)
+        maps = layers.iresnet(layers.pixels("float32"), units=units)
         size = weights["fc1_gamma"].size
         network = layers.embedding(maps, "FC", _MAPS, size=size, dtype="float32")
     graph = to_json(network)

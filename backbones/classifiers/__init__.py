@@ -9,25 +9,19 @@ for CIFAR (https://github.com/CGCL-codes/MXNet-G), and Gluon's model zoo.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from runtime.errors import ConfigError, did_you_mean
 
+_Layers = tuple[str, Mapping[str, Any]]
+"""``module.function`` of this package that builds features [batch, n] of normalized pixels, and the
+arguments after these."""
 
-def _of(function: str, **arguments: Any) -> Callable[[Any], Any]:
-    """Return what builds features [batch, n] of normalized pixels; imports MXNet when called.
 
-    ``function`` is one of this package, as ``module.function``.
-    """
-    module, name = function.split(".")
-
-    def features(pixels: Any) -> Any:
-        found = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-        return found(pixels, **arguments)
-
-    return features
+def _of(function: str, **arguments: Any) -> _Layers:
+    return function, arguments
 
 
 # Units per stage.
@@ -35,7 +29,7 @@ _18, _50, _101, _152 = (2, 2, 2, 2), (3, 4, 6, 3), (3, 4, 23, 3), (3, 8, 36, 3)
 _400MF: Mapping[str, Any] = {
     "counts": (1, 2, 7, 12), "widths": (32, 64, 160, 384), "group_width": 16
 }  # fmt: skip
-_ARCHITECTURES: Mapping[str, Callable[[Any], Any]] = {
+_ARCHITECTURES: Mapping[str, _Layers] = {
     "LeNet": _of("stacked.lenet"),
     "VGG16": _of("stacked.vgg", counts=(2, 2, 3, 3, 3)),
     "ResNet18": _of("stacked.resnet", counts=_18),
@@ -130,7 +124,9 @@ def build(name: str, *, classes: int, normalization: Normalization, dtype: str =
         )
         x = mx.sym.Cast(x, dtype=dtype, name="data_cast")
         if name in _ARCHITECTURES:
-            features = _ARCHITECTURES[name](x)
+            path, arguments = _ARCHITECTURES[name]
+            module, function = path.split(".")
+            features = getattr(import_module(f"{__name__}.{module}"), function)(x, **arguments)
             x = mx.sym.FullyConnected(features, num_hidden=classes, name="fc_output")
         else:
             block = mx.gluon.model_zoo.vision.get_model(name, classes=classes, prefix="zoo_")
