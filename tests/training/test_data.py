@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
-from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
@@ -22,10 +21,9 @@ from data.images import cifar, image_set, mnist
 from data.images.image_set import ImagesInMemory
 from data.images.transforms import CenterCrop, MiddleCrop, PadCropFlip, RandomResizedCrop, Unchanged
 from data.records.shards import open_sets
-from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from runtime.errors import ConfigError, DataError
-from tests.support import foreign_records
+from tests.support.sets import pack_set
 from training import face_data
 from training.config import faces, images
 from training.image_data import ImageData, open_images
@@ -45,11 +43,8 @@ def encoded(number: int) -> bytes:
 
 
 def write_set(folder: Path, *counts: int, first: int = 0) -> Path:
-    with RecordWriter(folder, image_size=(16, 16)) as writer:
-        for label, count in enumerate(counts):
-            for number in range(count):
-                writer.write(encoded(first + 10 * label + number), label)
-    return folder
+    labels = np.repeat(np.arange(len(counts)), counts).tolist()
+    return pack_set(folder, map(encoded, range(first, first + len(labels))), labels)
 
 
 def config_of(*words: object) -> faces.FaceConfig:
@@ -313,55 +308,29 @@ def test_drawn_images_are_compared() -> None:
         assert said_of(line) != said_of(f"{line} {change}")
 
 
-def write_mnist(folder: Path, count: int, first: int = 0) -> str:
-    folder.mkdir()
-    for name, shown in (("train", np.arange(first, first + count)), ("t10k", np.arange(1))):
-        pixels = np.broadcast_to(shown[:, None, None], (len(shown), 28, 28))
-        for kind, array in (("images-idx3", pixels), ("labels-idx1", shown % 10)):
-            head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
-            content = head + array.astype(np.uint8).tobytes()
-            (folder / f"{name}-{kind}-ubyte").write_bytes(content)
-    return f"--dataset mnist --data-dir {folder}"
+def test_images_in_memory_are_compared_with_their_labels() -> None:
+    def said(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+        return contents.describe(ImagesInMemory(images, labels, 10))
+
+    pixels, labels = np.zeros((9, 8, 8, 1), np.uint8), np.arange(9, dtype=np.uint8)
+    expected = said(pixels, labels)
+    assert said(pixels.copy(), labels.copy()) == expected
+    assert expected not in (said(pixels + 1, labels), said(pixels, labels[::-1]))
+    assert said(pixels[:8], labels[:8])["images"] == 8
 
 
-def write_cifar(folder: Path, count: int, first: int = 0) -> str:
-    """Write CIFAR-10's record files; with another ``first`` all images are others."""
-    foreign_records.write_cifar(folder, count, 10, seed=1 + first)
-    return f"--dataset cifar10 --data-dir {folder}"
-
-
-def write_folders(folder: Path, count: int, first: int = 0) -> str:
-    for part in ("train", "val"):
-        for number in range(count):
-            path = folder / f"{part}/class{number % 3}/{number:03}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            cv2.imwrite(str(path), np.full((9, 9, 3), first + number, np.uint8))
-    return f"--dataset imagenet --image-size 8 --data-dir {folder}"
-
-
-@pytest.mark.parametrize("write", [write_mnist, write_cifar, write_folders])
-def test_images_in_files_are_compared(write: Callable[..., str], tmp_path: Path) -> None:
-    old, moved = (write(tmp_path / name, 120) for name in ("old", "moved"))
-    assert said_of(old) == said_of(moved)
-    assert said_of(old) != said_of(write(tmp_path / "more", 126))
-    assert said_of(old) != said_of(write(tmp_path / "other", 120, 90))
-
-
-def test_forms_and_labels_are_compared(tmp_path: Path) -> None:
-    old = write_mnist(tmp_path / "m", 120)
-    cifar_line = write_cifar(tmp_path / "c", 70)
-    named = f"--dataset cifar10 --rec-train {tmp_path}/c/train.rec --rec-val {tmp_path}/c/test.rec"
-    assert said_of(cifar_line) == said_of(named)
-    path = shutil.copytree(tmp_path / "m", tmp_path / "label") / "train-labels-idx1-ubyte"
-    labels = bytearray(path.read_bytes())
-    labels[-2] = 9 - labels[-2]
-    path.write_bytes(labels)
-    assert said_of(old) != said_of(f"--dataset mnist --data-dir {tmp_path}/label")
-    folders, changed = (write_folders(tmp_path / name, 120) for name in ("f", "g"))
-    path = tmp_path / "g/train/class1/007.png"
-    for change in (
-        lambda: path.rename(path.with_name("0071.png")),
-        lambda: path.with_name("0071.png").rename(path).write_bytes(b"other"),
-    ):
-        change()
-        assert said_of(folders) != said_of(changed)
+def test_images_in_folders_are_compared(tmp_path: Path) -> None:
+    folder, moved = tmp_path / "old", tmp_path / "moved"
+    for part, number in product(("train", "val"), range(9)):
+        path = folder / part / f"class{number % 3}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(number))
+    line = "--dataset imagenet --image-size 8 --data-dir"
+    old = said_of(f"{line} {folder}")
+    folder.rename(moved)
+    assert said_of(f"{line} {moved}") == old
+    path = moved / "train/class1/7.png"
+    path.rename(path.with_name("71.png"))
+    assert said_of(f"{line} {moved}") != old
+    path.with_name("71.png").rename(path).write_bytes(b"other")
+    assert said_of(f"{line} {moved}") != old

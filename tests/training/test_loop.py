@@ -136,6 +136,10 @@ def go_on(config, before: Progress, stop: int, then: int) -> Progress:
     return Progress.plan(config, source(then), SavedValues(before.export_state(stop).values))
 
 
+def place(progress: Progress) -> tuple[int, Position, int]:
+    return progress.start_update, progress.epoch_plan.start, progress.total_updates
+
+
 def schedule_of(name: str, **given: Any) -> Schedule:
     options = FaceScheduleOptions(**{"lr": 0.4, "lr_schedule": name, **given})
     return options.build(contributors=1, updates_per_epoch=1000)
@@ -169,17 +173,13 @@ def test_warmup_rises_linearly_and_rates_never_rise_after_it(name: str) -> None:
     assert [schedule(n) for n in range(20)] == pytest.approx([0.008 * (n + 1) for n in range(20)])
 
 
-def test_with_the_same_global_batch_or_a_length_in_updates_nothing_changes() -> None:
+def test_a_length_in_updates_stays_and_one_in_epochs_ends_after_what_is_left_of_them() -> None:
     in_updates = parse("--dataset synthetic --max-update 40".split()).schedule
     for length, then in ((config(4), 100), (in_updates, 100), (in_updates, 50)):
         before = Progress.plan(length, source(100))
         after = go_on(length, before, 17, then)
-        assert (after.start_update, after.epoch_plan.start) == (17, Position(1, 700))
-        assert before.total_updates == after.total_updates == 40
+        assert place(after) == (17, Position(1, 700), 40) and before.total_updates == 40
         assert after.schedule_shift == 0
-
-
-def test_a_length_in_epochs_ends_after_what_is_left_of_them() -> None:
     before = Progress.plan(config(4), source(100))
     after = go_on(config(4), before, 20, 50)
     assert after.total_updates == 20 + 40
@@ -204,10 +204,6 @@ def test_a_period_goes_on_through_another_share() -> None:
     assert saver.epoch_plan.at(40) == other.epoch_plan.at(80) == Position(4, 0)
 
 
-def place(progress: Progress) -> tuple[int, Position, int]:
-    return progress.start_update, progress.epoch_plan.start, progress.total_updates
-
-
 def again(first: Progress) -> Progress:
     done = go_on(config(4), first, first.total_updates, 100)
     return done.again(config(4), source(100))
@@ -216,28 +212,16 @@ def again(first: Progress) -> Progress:
 def test_a_finished_run_trains_its_schedule_again() -> None:
     first = Progress.plan(config(4), source(100))
     second = again(first)
-    assert place(second) == (
-        40,
-        Position(4, 0),
-        80,
-    )
+    assert place(second) == (40, Position(4, 0), 80)
     assert (second.epochs_before, second.first_epoch) == (0, 4)
     assert rates(second, *range(40, 81)) == rates(first, *range(41))
     third = go_on(config(4), second, 57, 100)
-    assert place(third) == (
-        57,
-        Position(5, 700),
-        80,
-    )
+    assert place(third) == (57, Position(5, 700), 80)
     assert rates(third, *range(57, 81)) == rates(second, *range(57, 81))
     assert third.epochs_before == 1.7 and third.first_epoch == 4
     # Of a run that was finished within an epoch, as it is given fewer than it had.
     second = go_on(config(1), first, 17, 100).again(config(1), source(100))
-    assert place(second) == (
-        17,
-        Position(2, 0),
-        27,
-    )
+    assert place(second) == (17, Position(2, 0), 27)
 
 
 def test_a_schedule_that_is_trained_again_goes_on_with_another_global_batch() -> None:
@@ -248,9 +232,5 @@ def test_a_schedule_that_is_trained_again_goes_on_with_another_global_batch() ->
     period = Progress.from_position(config(4), source(50), 60, Position(6, 0), third.first_epoch)
     assert (period.total_updates, period.schedule_shift) == (100, third.schedule_shift)
     share = third.from_epoch(config(4), source(50))
-    assert place(share) == (
-        120,
-        Position(6, 0),
-        160,
-    )
+    assert place(share) == (120, Position(6, 0), 160)
     assert rates(share, 120, 159) == rates(third, 60, 99)

@@ -25,7 +25,8 @@ SHAPES = {
     "bn0_beta": (4,), "fc1_bias": (7,),
 }  # fmt: skip
 LR = 0.25
-INITIAL = 2.0**13
+# The scale at first, and good updates of late: two from its rise.
+INITIAL, GOOD = 2.0**13, 1998
 
 
 def make(name="sgd", world=None, device=HOST, **given):
@@ -153,9 +154,9 @@ def initial(name: str) -> np.ndarray:
     return np.random.default_rng(len(name)).normal(size=SHAPES[name]).astype(dtype_of(name))
 
 
-def make_half(options, world=None) -> tuple[BackboneOptimizer, Any]:
+def make_half(options) -> tuple[BackboneOptimizer, Any]:
     parameters = make_parameters({name: initial(name) for name in SHAPES}, DEVICE)
-    return BackboneOptimizer(options, parameters, world or LoneWorld(), dtype="float16"), parameters
+    return BackboneOptimizer(options, parameters, LoneWorld(), dtype="float16"), parameters
 
 
 def gradients_of(update: int, *, overflows: bool) -> dict[str, np.ndarray]:
@@ -168,51 +169,6 @@ def gradients_of(update: int, *, overflows: bool) -> dict[str, np.ndarray]:
     return found
 
 
-class Plain:
-    """The same update by update with MXNet's own operators, on the host, and with a decision."""
-
-    def __init__(self, options: FaceOptimizerOptions) -> None:
-        self.options = options
-        self.scale, self.good, self.count = INITIAL, 1998, 0
-        self.masters = {name: mx.nd.array(initial(name).astype("float32")) for name in SHAPES}
-        count = int(options.momentum > 0) if options.optimizer == "sgd" else 2
-        self.states = {name: [mx.nd.zeros(s) for _ in range(count)] for name, s in SHAPES.items()}
-
-    def update(self, gradients: dict[str, np.ndarray], lr: float) -> None:
-        if not all(np.isfinite(gradient).all() for gradient in gradients.values()):
-            self.scale, self.good = self.scale / 2, 0
-            return
-        self.count += 1
-        for name, gradient in gradients.items():
-            wide = mx.nd.array(gradient.astype("float32") * np.float32(1 / self.scale))
-            wd = self.options.wd * name.endswith("_weight")
-            self.step(self.masters[name], wide, self.states[name], lr, wd)
-        self.good += 1
-        self.scale *= 2.0 if self.good % 2000 == 0 else 1.0
-
-    def step(self, weight, gradient, states: list, lr: float, wd: float) -> None:
-        rule, momentum = self.options.optimizer, self.options.momentum
-        correction = np.sqrt(1 - 0.999**self.count) / (1 - 0.9**self.count)
-        if rule == "adam":
-            mx.nd.adam_update(weight, gradient, *states, lr=lr * correction, wd=wd, out=weight)
-        elif rule == "adamw":
-            weight *= 1 - lr * wd
-            mx.nd.adam_update(weight, gradient, *states, lr=lr * correction, out=weight)
-        elif states:
-            more = {"lr": lr, "wd": wd, "momentum": momentum}
-            mx.nd.sgd_mom_update(weight, gradient, *states, **more, out=weight)
-        else:
-            mx.nd.sgd_update(weight, gradient, lr=lr, wd=wd, out=weight)
-
-    def state(self) -> dict[str, np.ndarray]:
-        found = {}
-        for name, states in self.states.items():
-            master = [self.masters[name]] if dtype_of(name) == "float16" else []
-            for number, array in enumerate([*states, *master]):
-                found[f"{name}.{number}"] = array.asnumpy()
-        return found
-
-
 def run(optimizer: BackboneOptimizer, parameters, updates, overflows) -> list:
     said = []
     for update in updates:
@@ -223,57 +179,70 @@ def run(optimizer: BackboneOptimizer, parameters, updates, overflows) -> list:
     return said
 
 
+def plain(options: FaceOptimizerOptions, overflows) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return weights and states after float32 updates, without those that overflow; the scale."""
+    values = {name: initial(name).astype("float32") for name in SHAPES}
+    parameters = make_parameters(values, DEVICE)
+    optimizer = BackboneOptimizer(options, parameters, LoneWorld(), dtype="float32")
+    scale, good = INITIAL, GOOD
+    for update in range(24):
+        if update in overflows:
+            scale, good = scale / 2, 0
+            continue
+        for name, gradient in gradients_of(update, overflows=False).items():
+            parameters[name].grad()[:] = gradient.astype("float32") / scale
+        optimizer.reduce(update)
+        optimizer.update(update, LR / (1 + update))
+        good += 1
+        scale *= 2.0 if good == 2000 else 1.0
+    state = optimizer.export_state(24)
+    found = {name: stored.array for name, stored in state.arrays.items()}
+    masters = {name: parameter.data().asnumpy() for name, parameter in parameters.items()}
+    # A master copy comes after the states.
+    last = rules.num_states(options)
+    found |= {f"{name}.{last}": masters[name] for name in SHAPES if dtype_of(name) == "float16"}
+    return masters, {**found, **state.values, "loss_scale": scale, "good_updates": good}
+
+
 @pytest.mark.parametrize(("rule", "momentum", "rounding", "size"), [
-    ("sgd", 0.9, 0.0, 10), ("sgd", 0.0, 0.0, 2**22), ("adam", 0.9, 2e-6, 10),
+    ("sgd", 0.9, 0.0, 10), ("sgd", 0.0, 2e-6, 2**22), ("adam", 0.9, 2e-6, 10),
     ("adamw", 0.9, 2e-6, 75),
 ])  # fmt: skip
-def test_it_computes_what_the_host_does(rule, momentum, rounding, size, monkeypatch, caplog):
+def test_it_computes_what_float32_does_and_goes_on_from_a_checkpoint(
+    rule, momentum, rounding, size, monkeypatch, caplog
+):
     monkeypatch.setattr(mixed_precision, "PART_SIZE", size)
     options = FaceOptimizerOptions(momentum=momentum, wd=0.1, optimizer=rule)
-    (optimizer, parameters), plain = make_half(options), Plain(options)
-    # Two from the rise of the scale: it rises at update 5, after two overflows.
-    saved = SavedValues(updates=0, loss_scale=plain.scale, good_updates=plain.good)
-    optimizer._updates.load(saved)
+    (first, before), (optimizer, parameters) = make_half(options), make_half(options)
+    first._updates.load(SavedValues(updates=0, loss_scale=INITIAL, good_updates=GOOD))
     overflows = {2, 3, 4, 9, 14, 19, 23}
-    said = run(optimizer, parameters, range(24), overflows)
-    for update in range(24):
-        plain.update(gradients_of(update, overflows=update in overflows), LR / (1 + update))
-    for name, master in plain.masters.items():
-        weight, found = master.asnumpy().astype(dtype_of(name)), parameters[name].data().asnumpy()
+    said = run(first, before, range(12), overflows)
+    state = first.export_state(12)
+    saved = SavedValues(state.values)
+    saved.replicated = lambda name, shape: state.arrays[name].array.reshape(shape)
+    for name, parameter in parameters.items():
+        parameter.data()[:] = before[name].data()
+    optimizer.load_state(saved)
+    said += run(optimizer, parameters, range(12, 24), overflows)
+    masters, expected = plain(options, overflows)
+    for name, master in masters.items():
+        weight, found = master.astype(dtype_of(name)), parameters[name].data().asnumpy()
         assert found.dtype == weight.dtype
         step = 1e-3 if rounding and dtype_of(name) == "float16" else rounding
         np.testing.assert_allclose(found, weight, rtol=step, atol=step, err_msg=name)
     state, rtol = optimizer.export_state(24), 1e-5 if rounding else 0.0
-    assert set(state.arrays) == set(plain.state())
-    for name, expected in plain.state().items():
-        assert state.arrays[name].array.shape == expected.shape
-        np.testing.assert_allclose(state.arrays[name].array, expected, rtol=rtol, atol=rounding)
-    assert state.values == {"updates": 17, "loss_scale": plain.scale, "good_updates": plain.good}
-    assert plain.scale == 2.0**14 / 2**7 and plain.good == 0
+    for name, stored in state.arrays.items():
+        array = expected.pop(name)
+        assert stored.array.shape == array.shape
+        np.testing.assert_allclose(stored.array, array, rtol=rtol, atol=rounding)
+    assert state.values == expected
+    assert expected == {"updates": 17, "loss_scale": 2.0**14 / 2**7, "good_updates": 0}
     for reduced in said:
         assert reduced.are_finite([number.asscalar() for number in reduced.numbers])
     assert caplog.messages == [
         f"update {update + 1} skipped: a float16 gradient overflowed; loss scale now {2**13 >> n}"
         for n, update in enumerate(sorted(overflows))
     ]
-
-
-@pytest.mark.parametrize("rule", ["sgd", "adam", "adamw"])
-def test_it_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(rule):
-    options = FaceOptimizerOptions(momentum=0.9, wd=0.1, optimizer=rule)
-    (whole, expected), (first, before), (second, found) = (make_half(options) for _ in range(3))
-    run(whole, expected, range(12), {3, 8})
-    run(first, before, range(6), {3})
-    for name, parameter in found.items():
-        parameter.data()[:] = before[name].data()
-    state = first.export_state(6)
-    saved = SavedValues(state.values)
-    saved.replicated = lambda name, shape: state.arrays[name].array.reshape(shape)
-    second.load_state(saved)
-    run(second, found, range(6, 12), {8})
-    for name, parameter in expected.items():
-        np.testing.assert_array_equal(parameter.data().asnumpy(), found[name].data().asnumpy())
-    assert whole.export_state(12).values == second.export_state(12).values
 
 
 def test_master_copies_begin_as_the_weights_that_training_starts_from():
@@ -283,18 +252,14 @@ def test_master_copies_begin_as_the_weights_that_training_starts_from():
     np.testing.assert_array_equal(parameters["fc1_weight"].data().asnumpy(), 3.0)
 
 
-def test_the_scale_doubles_after_every_2000_good_updates_in_a_row_and_stays_above_1():
+@pytest.mark.parametrize(("good", "scale", "overflows", "expected"), [
+    (3999, INITIAL, set(), (2 * INITIAL, 4000)),
+    (1999, INITIAL, {2}, (INITIAL / 2, 0)),
+    (7, 1.0, {2}, (1.0, 0)),
+])  # fmt: skip
+def test_the_scale_rises_again_and_stays_above_1(good, scale, overflows, expected):
     optimizer, parameters = make_half(FaceOptimizerOptions(momentum=0.9))
-
-    def values(good: int, scale: float, overflows: bool) -> tuple[float, int]:
-        saved = SavedValues(updates=0, loss_scale=scale, good_updates=good)
-        optimizer._updates.load(saved)
-        run(optimizer, parameters, [2], {2} if overflows else {})
-        found = optimizer.export_state(3).values
-        return found["loss_scale"], found["good_updates"]
-
-    assert values(1998, INITIAL, False) == (INITIAL, 1999)
-    assert values(1999, INITIAL, False) == (2 * INITIAL, 2000)
-    assert values(3999, INITIAL, False) == (2 * INITIAL, 4000)
-    assert values(1999, INITIAL, True) == (INITIAL / 2, 0)
-    assert values(7, 1.0, True) == (1.0, 0)
+    optimizer._updates.load(SavedValues(updates=0, loss_scale=scale, good_updates=good))
+    run(optimizer, parameters, [2], overflows)
+    found = optimizer.export_state(3).values
+    assert (found["loss_scale"], found["good_updates"]) == expected
