@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -173,25 +173,6 @@ def test_all_ranks_wait_for_the_report_of_a_run_that_ends_in_order(tmp_path, mon
                 if fails:
                     raise ZeroDivisionError
         assert done == expected
-
-
-def test_the_first_rank_of_a_folder_locks_it_and_others_wait(tmp_path: Path, monkeypatch) -> None:
-    order: list[Any] = []
-
-    @contextmanager
-    def locked(folder: Path) -> Iterator[None]:
-        yield order.append(folder)
-
-    def rank_main(world: ThreadWorld) -> None:
-        ranks = Ranks(world)
-        ranks.saves = world.rank < 2
-        with open_run(config_of(tmp_path), ranks, mx.cpu(), None):
-            order.append(world.rank)
-
-    monkeypatch.setattr(run_folder, "locked", locked)
-    monkeypatch.setattr(RunLog, "write_report", lambda log: None)
-    run_ranks(3, rank_main)
-    assert order[0] == tmp_path and sorted(order[1:]) == [0, 1, 2]
 
 
 def test_a_run_that_is_told_to_end_does_not_rebalance_or_trains_no_further(tmp_path: Path) -> None:

@@ -195,21 +195,6 @@ def test_which_checkpoints_are_kept_and_tried_first(tmp_path: Path, monkeypatch)
         files.candidates(tmp_path)
 
 
-def test_a_rank_looks_for_nothing_once_its_marker_is_there(tmp_path: Path, monkeypatch) -> None:
-    """The first rank may publish at once, which renames the folder."""
-    hidden, final, rename = tmp_path / ".hidden", tmp_path / "final", Path.rename
-
-    def renamed(path: Path, target: Path) -> Path:
-        found = rename(path, target)
-        if target.name == "rank-0001.json":
-            rename(hidden, final)
-        return found
-
-    monkeypatch.setattr(Path, "rename", renamed)
-    files.write_rank(hidden, 1, arrays_of(1, 2))
-    assert names(final) == ["rank-0001.bin", "rank-0001.json"]
-
-
 def test_info_verify_merge(tmp_path: Path, capsys) -> None:
     path = write(tmp_path, ranks=2)
     for action in ("info", "verify"):

@@ -9,14 +9,16 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock, call
 
+import numpy as np
 import pytest
 
 from data.batches.position import EpochPart
 from parallel.parameter_server.assignment import SCHEMES, WORKER, Assignment, Share
-from parallel.world import PLAIN, LoneWorld
+from parallel.world import PLAIN
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING, Stopwatch
+from tests.support.parameters import make_parameters
 from tests.support.thread_world import run_ranks
 from training.config.images import resolve
 from training.exchange import workers
@@ -24,8 +26,7 @@ from training.exchange.ranks import agreed_stop, own_speed
 from training.exchange.workers import ServerWorkers, WorkerGroups
 from training.log.run_log import Throughput
 from training.log.watchdog import Others
-from training.update import rules
-from training.update.gradients import FiniteGuard, Reduced
+from training.update.gradients import FiniteGuard
 from training.update.optimizer import ServerOptimizer
 
 COUNT = 4000
@@ -115,28 +116,33 @@ def test_ranks_of_horovod() -> None:
     assert joined.start(float, SimpleNamespace(schedule_shift=40), 200)(2) == 42.0
 
 
-def test_a_worker_alone() -> None:
-    joined = served(staleness=None)
-    assert isinstance(joined.world, LoneWorld) and joined.world.local_rank == 1
-    assert (joined.number, joined.size, joined.contributors, joined.saves) == (3, 4, 1, False)
-    assert served(replace(PLACE, worker=0)).saves
-    assert joined.epoch_part().updates_per_epoch == 100
+def test_partners_and_share_of_a_worker() -> None:
+    shares = replace(PLACE, shares=(Share(0, 0.1), Share(0.1, 0.2), Share(0.2, 0.3), Share(0.3, 1)))
+    for assignment, allocates, expected in (
+        (PLACE, 0, (1, False, 100)),
+        (replace(PLACE, worker=0), 0, (1, True, 100)),
+        (shares, 0, (1, False, 100)),
+        (shares, 1, (1, False, 280)),
+        (UNEQUAL, 0, (3, False, 100)),
+        (replace(UNEQUAL, worker=0), 0, (1, True, 100)),
+    ):
+        scheme = "dist_gsync" if assignment.groups else "dist_async"
+        joined = served(assignment, scheme, data_allocator=allocates)
+        updates = joined.epoch_part().updates_per_epoch
+        assert (joined.contributors, joined.saves, updates) == expected
+
+
+def test_what_servers_are_told_and_tell() -> None:
+    joined = served()
+    assert (joined.number, joined.size, joined.world.local_rank) == (3, 4, 1)
     assert joined.updates_per_epoch(100) == 400
     assert joined.numbers() == {"images_per_second/worker_0": 2.0}
     assert joined._exchange.options == {"staleness": None, "batch_size": 10}
     for staleness in (4, None):
         worker = served(kv_store="dist_ssync", staleness=staleness)
         assert worker._exchange.options["staleness"] == (staleness or 0)
-    shares = (Share(0, 0.1), Share(0.1, 0.2), Share(0.2, 0.3), Share(0.3, 1))
-    for asked, updates in ((0, 100), (1, 280)):
-        worker = served(replace(PLACE, shares=shares), data_allocator=asked)
-        assert worker.epoch_part().updates_per_epoch == updates
-
-
-def test_a_worker_of_a_group() -> None:
     joined = served(UNEQUAL, "dist_gsync")
     assert (joined.world.groups, joined.world.regroups) == (UNEQUAL.groups, False)
-    assert (joined.contributors, joined.saves) == (3, False)
     assert joined.numbers() == {"images_per_second/group_0": 2.0}
     assert served(UNEQUAL, "dist_gsync", rebalance=2).world.regroups
     assert joined.everyone is joined.world.all_ranks() and joined.world.size == 2
@@ -276,62 +282,24 @@ def test_before_and_after_every_image_is_read_once() -> None:
     assert (epoch_part.first, epoch_part.stride, epoch_part.offset) == (0, 4 * 10, 2 * 10)
 
 
-def test_each_worker_finds_its_own_place() -> None:
-    after = groups().anew([500.0, 2000.0, 500.0, 500.0], COUNT)
-    assert after is not None and after.assignment.groups == ((1,), (0, 2, 3))
-    places = (replace(after.assignment, worker=worker) for worker in range(4))
-    found = [served(place, "dist_gsync") for place in places]
-    assert [one.contributors for one in found] == [3, 1, 3, 3]
-    assert [one.saves for one in found] == [True, False, True, True]
-
-
-def worker(world, pushed):
-    parameters = mx.gluon.ParameterDict()
-    parameter = parameters.get("weight", shape=(2,))
-    parameters.initialize()
-    servers = SimpleNamespace(step=lambda given, lr: pushed.append((*given[0].asnumpy(), lr)))
-    optimizer = ServerOptimizer(parameters, servers, world, Stopwatch(), PLAIN)
-
-    def step(*gradient: float) -> None:
-        parameter.grad()[:] = mx.nd.array(gradient)
-        reduced = optimizer.reduce(0)
-        optimizer.update(0, lr=0.5)
-        FiniteGuard().accept(0, mx.nd.ones(1), reduced)
-
-    return optimizer, step
-
-
+@pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), 1e20])
-def test_the_servers_never_see_a_gradient_that_is_not_finite(odd: float, monkeypatch) -> None:
-    looks, look = [], rules.all_finite
-    monkeypatch.setattr(rules, "all_finite", lambda given: looks.append(1) or look(given))
+def test_the_servers_never_see_a_gradient_that_is_not_finite(odd: float, size: int) -> None:
+    def work(world) -> list[tuple[float, ...]]:
+        parameters, pushed = make_parameters({"weight": np.zeros(2, np.float32)}), []
+        servers = Mock(step=lambda given, lr: pushed.append((*given[0].asnumpy(), lr)))
+        optimizer = ServerOptimizer(parameters, servers, world, Stopwatch(), PLAIN)
 
-    def work(world) -> list:
-        pushed: list[tuple[float, ...]] = []
-        _, step = worker(world, pushed)
+        def step(*gradient: float) -> None:
+            parameters["weight"].grad()[:] = mx.nd.array(gradient)
+            reduced = optimizer.reduce(0)
+            optimizer.update(0, lr=0.5)
+            FiniteGuard().accept(0, mx.nd.ones(1), reduced)
+
         step(1.0, 2.0)
         with pytest.raises(ConfigError, match="update 1: a gradient"):
             # Of one member of a group; the others have its sum.
             step(1.0, odd if world.rank == world.size - 1 else 3.0)
         return pushed
 
-    for size in (1, 2):
-        assert run_ranks(size, work) == [[(size * 1.0, size * 2.0, 0.5)]] * size
-    assert len(looks) == 2 * (1 + 2), "each gradient is looked at once"
-
-
-@pytest.mark.parametrize(("size", "part"), [(1, BACKBONE), (2, COMMUNICATION)])
-def test_a_worker_that_waits_for_its_group_is_in_communication(size: int, part: str) -> None:
-
-    def work(world) -> list[str]:
-        optimizer, _ = worker(world, [])
-        stopwatch, parts = optimizer._stopwatch, []
-        stopwatch.sample()
-        gradient = SimpleNamespace(wait_to_read=lambda: parts.append(stopwatch.current))
-        optimizer._gradients = [gradient]
-        optimizer._reduced = Reduced((), lambda values: False)
-        with stopwatch.part(BACKBONE):
-            optimizer.update(0, lr=0.5)
-        return parts
-
-    assert run_ranks(size, work) == [[part]] * size
+    assert run_ranks(size, work) == [[(size * 1.0, size * 2.0, 0.5)]] * size
