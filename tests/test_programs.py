@@ -1,12 +1,14 @@
-"""Both programs as their users start them: mistakes, launchers, and runs that must learn."""
+"""Both programs as users start them: launchers, runs that must learn, and files that are gone."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from backbones.model import Backbone
 from data.drawn import face_set
 from data.verification.bin_file import read_bin, write_bin
 from runtime.mxnet import mx
+from tests.faults.campaign import contents
 from tests.support.alone import assert_one_line, metrics, run_alone, trained
 from tests.support.foreign_records import im2rec, write_records
 from tests.support.job import Started, holder
@@ -181,23 +184,18 @@ def test_the_tutorials_resume_trains_the_schedule_again(tmp_path, monkeypatch):
     again = (*options, "--resume", "--lr=0.001")
     trained(classify, *options)
     assert metrics(tmp_path, "best", **OF)[-1] > 0.7
-    files = [str(tmp_path / f"model-best-{end}") for end in ("symbol.json", "0000.params")]
-    network = mx.gluon.SymbolBlock.imports(files[0], ["data"], files[1])
-    assert network(mx.nd.zeros((1, 3, 16, 16))).shape == (1, 10)
-    best, make_update, started = mx.nd.load(files[1]), ClassifyStep.__call__, []
+    best = mx.nd.load(str(tmp_path / "model-best-0000.params"))
+    make_update, started = ClassifyStep.__call__, {}
 
     def noted(step, batch, update, lr):
         if update == 32:
-            parameters = step.classifier.parameters
-            started.append({name: parameters[name].data().copy() for name in parameters})
-            memory = step._optimizer.export_state(update).arrays.values()
-            assert memory and not any(stored.array.any() for stored in memory)
+            started.update(parameters_of(step.classifier))
         return make_update(step, batch, update, lr)
 
     monkeypatch.setattr(ClassifyStep, "__call__", noted)
     trained(classify, *again)
-    for name, value in started[0].items():
-        np.testing.assert_array_equal(value.asnumpy(), best[f"arg:{name}"].asnumpy())
+    for name, value in started.items():
+        np.testing.assert_array_equal(value, best[f"arg:{name}"].asnumpy())
     assert metrics(tmp_path, "epoch", **OF) == [1, 2, 3, 4]
     accuracies = metrics(tmp_path, "best", **OF)
     assert accuracies == sorted(accuracies)
@@ -216,3 +214,79 @@ def test_the_status_is_that_of_the_signal(tmp_path):
         job.process.send_signal(signal.SIGINT)
         assert job.wait(60) == 130
     assert len(list((tmp_path / "checkpoints").glob("update-*"))) >= 1
+
+
+TRAIN = (
+    "train.py --debug --rec . --num-classes 50 --num-images 50 --network tiny "
+    "--embedding-size 16 --batch-size 4 --verbose 100000 --max-update"
+).split()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("often", ["--frequent", "--save-interval"])
+def test_a_folder_that_is_moved_away_is_not_made_again(tmp_path, often):
+    models, is_replaced = tmp_path / "run", often == "--frequent"
+    seldom = ("--frequent", 100_000, "--save-interval", 100_000)
+    words = (*TRAIN, 3000, *seldom, often, 2, "--models-root", models)
+    with Started(tmp_path, sys.executable, *words) as job:
+        job.wait_until(
+            lambda: "update 4/" in job.said() or any(models.glob("checkpoints/update-*"))
+        )
+        models.rename(tmp_path / "moved")
+        if is_replaced:
+            models.mkdir()
+        assert job.wait() == 2
+    (error,) = re.findall("^error: .*", job.said(), re.MULTILINE)
+    assert "Traceback" not in job.said()
+    if is_replaced:
+        about = f"--models-root {models} is no longer the folder in which this run .* move it back"
+        assert re.search(about, error)
+    assert not (any(models.iterdir()) if is_replaced else models.exists())
+    assert "stopped after update" in (tmp_path / "moved/logs/rank-0000.log").read_text()
+
+
+@pytest.mark.thorough
+def test_programs_run_without_assertions_and_give_help_without_docstrings(tmp_path):
+    words = "classify.py --dataset synthetic --num-examples 40 --batch-size 8 --epochs 1".split()
+    command = (sys.executable, *words, "--models-root", str(tmp_path))
+    done = finish(*command, PYTHONOPTIMIZE="1")
+    assert "Traceback" not in done.stderr
+    shown, expected = (finish(*command[:2], "--help", PYTHONOPTIMIZE=level) for level in "20")
+    assert (shown.stdout, shown.stderr) == (expected.stdout, expected.stderr)
+
+
+# An update writes 200 rows of 4,096 bytes, and those that it overwrites into a log.
+STORED = (
+    "--debug --rec . --num-classes 2000 --network tiny --embedding-size 512 --batch-size 4 "
+    "--sample-ratio 0.1 --lr 0.01 --save-interval 2 --frequent 1 --verbose 10000 --max-update 12"
+).split()
+
+
+def train_stored(models: Path, *options: object, status: int = 0):
+    words = (*STORED, "--models-root", models, *options)
+    return finish(sys.executable, "train.py", *words, status=status)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="only root mounts")
+@pytest.mark.launcher
+def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path):
+    disk, models, undisturbed = (tmp_path / name for name in ("disk", "models", "undisturbed"))
+    train_stored(undisturbed)
+    store, end = ("--center-store", disk / "centers"), "checkpoints/update-00000012"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", disk], check=True)
+    try:
+        assert_one_line(
+            train_stored(models, *store, status=2),
+            f"--center-store {disk / 'centers'} cannot be read or written (No space",
+            "see to its disk and start again: the run goes on from its last checkpoint",
+        )
+        last = sorted((models / "checkpoints").glob("update-*"))[-1]
+        assert last.name < Path(end).name
+        subprocess.run(["mount", "-o", "remount,size=100m", disk], check=True)
+        done = train_stored(models, *store)
+        assert f"{last}" in done.stdout + done.stderr, done.stderr
+        assert contents(models / end, store[1]) == contents(undisturbed / end)
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
