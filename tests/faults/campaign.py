@@ -18,16 +18,17 @@ import signal
 import tempfile
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
 from partial_fc.store.header import Origin
-from partial_fc.store.saved_rows import SavedRows
 from runtime.state import SHARDED
 from tests.support.job import Job
+from training.checkpoint import __main__ as command
 from training.checkpoint.reader import Checkpoint
 
 UPDATES = 60
@@ -43,12 +44,11 @@ _MARGIN = 20
 
 
 class Kill(NamedTuple):
-    """One kill: of a rank after some updates of this attempt and a delay in seconds."""
+    """One kill: of a rank after some updates, or the next checkpoint after them, and a delay."""
 
     rank: int
     updates: int
     in_checkpoint: bool
-    """True to wait for the next checkpoint to be written, before the delay."""
     delay: float
 
 
@@ -87,32 +87,23 @@ def run(rounds: int, seed: int, folder: Path, setup: Setup, uninterrupted: Path)
 
 def contents(path: Path, store: Optional[Path] = None) -> dict[str, Any]:
     """Everything that a checkpoint holds, alike with a store and without: checksums and values."""
-    checkpoint = Checkpoint(path)
-    manifest = checkpoint.manifest
+    manifest = Checkpoint(path).manifest
     found: dict[str, Any] = {
         f"{rank} {entry.name}": entry.checksum
         for rank, file in manifest.files.items()
         for entry in file.entries
         if entry.kind != SHARDED
     }
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(None):
+        further = ("--center-store", str(store)) if store else ()
+        command.main(["merge", str(path), "--output", f"{folder}/all.npz", *further])
+        with np.load(f"{folder}/all.npz") as arrays:
+            found.update({name: zlib.crc32(arrays[name].tobytes()) for name in arrays})
     values = {part: dict(values) for part, values in manifest.values.items()}
-    origin = Origin.of(values["head"])
-    assert (origin is None) == (store is None)
-    if origin is None or store is None:
-        for entry in manifest.files[0].entries:
-            if entry.kind == SHARDED:
-                pieces = checkpoint.pieces(entry.name, 0, entry.total)
-                found[entry.name] = _checksum(rows for _, rows in pieces)
-    else:
+    if origin := Origin.of(values["head"]):
         for name in origin.values():
             del values["head"][name]
-        with SavedRows(store, origin, manifest.update) as rows:
-            found.update({f"head/{name}": _checksum(rows.rows(name)) for name in rows.shapes})
     return {**found, "values": values}
-
-
-def _checksum(parts: Iterable[Any]) -> int:
-    return zlib.crc32(b"".join(np.asarray(part).tobytes() for part in parts))
 
 
 def _choose(rng: random.Random, setup: Setup) -> Iterator[Kill]:
