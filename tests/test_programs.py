@@ -103,16 +103,6 @@ def test_frozen_tensors_keep_the_bytes_of_the_checkpoint_they_come_from(tmp_path
     shutil.rmtree(tmp_path / "again" / newest)
     assert_kept(run("again", *tuned, "--max-update", 4), after, after)
 
-    # A teacher that is only measured changes nothing; one with a weight does.
-    teacher = ("--teacher", f"{tmp_path}/first/model,0", "--max-update", 4, "--frequent", 1)
-    run("measured", *tuned, *teacher, "--teacher-weight", 0)
-    for path in ("model-0000.params", f"{newest}/rank-0000.bin"):
-        content = (tmp_path / "whole" / path).read_bytes()
-        assert (tmp_path / "measured" / path).read_bytes() == content, path
-    distances = metrics(tmp_path / "measured", "teacher_loss")
-    assert len(set(distances)) == 4 and all(0 < distance < 2 for distance in distances)
-    assert_kept(run("taught", *tuned, *teacher, "--teacher-weight", 100), after, kept)
-
     there = "--freeze ['conv0_*', 'bn0_*', 'stage1_*'] there"
     other = (*made, tmp_path / "again", *tuned[:3], "conv0_*", "--max-update", 5)
     assert_one_line(run_alone(train, *other), there, "--resume never")

@@ -139,14 +139,13 @@ def test_drawn_images_are_compared_by_what_they_are_drawn_from(tmp_path: Path, m
     monkeypatch.setattr(face_set, "ensure", Mock())
     folder = write_set(tmp_path / "drawn", 3, 1, 4)
 
-    def drawn(count: int, seed: int, *further: object) -> Optional[dict[str, Any]]:
+    def drawn(count: int, seed: int, *further: object) -> Any:
         line = ("--dataset", "synthetic", "--num-classes", 3, "--num-images", count)
         return described(*line, "--rec", folder, "--seed", seed, *further)
 
     assert drawn(9, 1) == drawn(9, 1) not in (drawn(12, 1), drawn(6, 1), drawn(9, 2))
     assert drawn(9, 1, "--debug") is None
-    joined = drawn(9, 1, "--rec", write_set(tmp_path / "own", 2, 2))
-    assert joined and joined["images"] == 12
+    assert drawn(9, 1, "--rec", write_set(tmp_path / "own", 2, 2))["images"] == 12
 
 
 def test_verification_sets_lie_beside_the_data(folder: Path, tmp_path: Path, caplog) -> None:

@@ -296,7 +296,6 @@ def test_what_is_valid_is_written_and_read() -> None:
 
 @pytest.mark.parametrize(("make", "change", "rule"), [
     (body, lambda b: entries_of(b, 0)[0].update(total=4), "other arrays on rank 0"),
-    (body, lambda b: entries_of(b, 1)[1].update(shape=[2]), "other arrays on rank 0"),
     (body, lambda b: b["files"].clear(), "or none"),
     (body, lambda b: entries_of(b, 0)[0].update(offset=60), "outside its file"),
     (body, lambda b: entries_of(b, 0)[0].update(shape=[2**62, 2**62]), "outside its file"),
@@ -311,7 +310,6 @@ def test_what_is_valid_is_written_and_read() -> None:
     (body, lambda b: b.update(serial=2**63), "wrong serial"),
     (body, lambda b: b.update(more=1), "a table of other fields"),
     (body, lambda b: b.update(format="1"), f"is not of format {layout.FORMAT}"),
-    (body, lambda b: b.update(save=5), "wrong save"),
     (part_body, lambda b: b.update(hosts=["one", "t\nwo"]), "wrong hosts"),
     (part_body, lambda b: b.update(hosts=["one"] * 100_001), "wrong hosts"),
     (part_body, lambda b: b.update(hosts=["one"]), "a file of no rank"),

@@ -25,7 +25,7 @@ JOB = Assignment(WORKER, "127.0.0.1", 9000, "127.0.0.1", "lo", num_workers=4, nu
 GROUPS = replace(JOB, groups=((0, 1), (2, 3)))
 SHARES = replace(JOB, shares=tuple(Share(k / 4, (k + 1) / 4) for k in range(4)))
 STORES = "local device nccl local_allreduce_cpu local_allreduce_device"
-TOLERANT, TOLERANT_GROUPS = (replace(one, tolerates=True) for one in (JOB, GROUPS))
+TOLERANT = replace(JOB, tolerates=True)
 STEP = "checkpoints/update-00000002"
 
 
@@ -108,13 +108,11 @@ def test_checkpoints_that_a_run_begins_with(tmp_path: Path) -> None:
     ("--batch-size 64 --accumulate 5", ["--accumulate 5 does not divide the 64 images"]),
     ("--loss adaface --margins 1,0.5,0", ["--margins", "--loss adaface", "leave one out"]),
     ("--filter-threshold 0", ["--filter-threshold 0 ", "1 turns the filter off"]),
-    ("--dataset syntetic", ["'syntetic'", "did you mean 'synthetic'?"]),
     ("--rec . --rec /nowhere", ["--rec /nowhere does not exist", "train.rec"]),
     ("--dataset emore", ["./datasets/faces_emore", "--debug"]),
     ("", ["no data", "--dataset synthetic"]),
     ("--optimizer adam", ["--optimizer adam", "--lr 1e-3 and --wd 0 for adam"]),
     ("--optimizer adamw --lr 1e-3", ["--optimizer adamw", "0.05 for adamw"]),
-    ("--save-interval -1", ["--save-interval -1", "must not be negative"]),
     ("--margins 1,-0.5,0", ["--margins 1,-0.5,0", "ArcFace is 1,0.5,0"]),
     ("--margins 3,0,0", ["--margins 3,0,0", "at 90 degrees by 270", "m1 to at most 2"]),
     ("--max-update 3 --epochs 2", ["--max-update 3", "--epochs 2", "give one of them"]),
@@ -202,10 +200,8 @@ def test_options_that_go_together_are_accepted(monkeypatch, assignment, line, bo
     (ALONE, "--dataset imagenet --rec-train a --rec-val b --data-dir c", ["leave one out"]),
     (ALONE, "--dataset mnist --data-dir d --image-size 32", ["--image-size 32", "imagenet"]),
     (ALONE, "--data-dir d", ["--data-dir d", "mnist"]),
-    (ALONE, "--model ResNet19", ["ResNet18"]),
     (ALONE, "--dry-run --kv-store dist_sync", ["--dry-run plans runs on Horovod"]),
     (JOB, "--kv-store dist_async --staleness 3", ["--staleness 3", "dist_ssync"]),
-    (ALONE, "--staleness 3", ["--staleness 3", "horovod"]),
     (ALONE, "--kv-store dist_sync", ["dist_sync", "python -m parallel.launch"]),
     (JOB, "--dataset synthetic", ["parallel.launch", "horovod", "dist_sync"]),
     (JOB, "--kv-store dist_gsync", ["dist_gsync", "--groups"]),
@@ -213,13 +209,11 @@ def test_options_that_go_together_are_accepted(monkeypatch, assignment, line, bo
     (JOB, "--kv-store dist_async --data-allocator 1", ["--data-allocator 1", "sharding"]),
     (ALONE, "--data-allocator 1", ["--data-allocator 1", "horovod"]),
     (TOLERANT, "--kv-store dist_sync", ["dist_sync", "--tolerate-workers"]),
-    (TOLERANT_GROUPS, "--kv-store dist_gsync", ["dist_gsync", "--tolerate-workers"]),
     (JOB, "--kv-store dist_async --dtype float16", ["--dtype float16 goes", "float32"]),
     (JOB, "--kv-store dist_async --clip-norm 5", ["--clip-norm goes", "horovod", "leave it out"]),
     (JOB, "--kv-store dist_async --fp16-allreduce", ["--fp16-allreduce", "dist_async"]),
     (JOB, "--kv-store dist_async --gradient-predivide-factor 2", ["predivide-factor goes"]),
     (ALONE, "--rebalance 2", ["--rebalance 2", "dist_gsync", "horovod"]),
-    (JOB, "--kv-store dist_async --rebalance 2", ["--rebalance 2", "dist_gsync", "dist_async"]),
 ])  # fmt: skip
 def test_mistakes_are_one_line_with_the_remedy(monkeypatch, assignment, line, parts) -> None:
     join(monkeypatch, assignment)

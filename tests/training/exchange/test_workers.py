@@ -100,20 +100,16 @@ def test_the_option_decides_who_trains_together(monkeypatch) -> None:
     joined = workers.join(config_of(), COUNT, files)
     assert isinstance(joined, workers.HorovodWorkers)
     check.assert_called_with(files, joined.world)
+    assert (joined.number, joined.size, joined.contributors, joined.saves) == (1, 2, 2, True)
+    assert joined.epoch_part() == EpochPart.of_rank(COUNT, 10, 1, 2)
+    assert joined.updates_per_epoch(200) == 200 and joined.numbers() == {} and joined.leave(3) == 3
+    assert joined.start(float, SimpleNamespace(schedule_shift=40), 200)(2) == 42.0
     for name, value in PLACE.variables().items():
         monkeypatch.setenv(name, value)
     joined = workers.join(config_of(kv_store="dist_async"), COUNT, files)
     assert isinstance(joined, ServerWorkers) and joined.number == 3
     check.assert_called_with(files, joined.world)
     assert joined.world.size == 1
-
-
-def test_ranks_of_horovod() -> None:
-    joined = workers.HorovodWorkers(config_of(), COUNT)
-    assert (joined.number, joined.size, joined.contributors, joined.saves) == (1, 2, 2, True)
-    assert joined.epoch_part() == EpochPart.of_rank(COUNT, 10, 1, 2)
-    assert joined.updates_per_epoch(200) == 200 and joined.numbers() == {} and joined.leave(3) == 3
-    assert joined.start(float, SimpleNamespace(schedule_shift=40), 200)(2) == 42.0
 
 
 def test_partners_and_share_of_a_worker() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -173,26 +173,21 @@ def test_a_skipped_update_leaves_nothing_and_all_ranks_stop_at_it(spoiled, loss,
 
 
 def test_an_update_is_judged_when_the_next_one_is_queued_or_the_run_stops_to_look() -> None:
-    judged = []
+    judge, guard = Mock(side_effect=[True, True, False]), FiniteGuard()
 
-    def reduced(update: int) -> Reduced:
-        def are_finite(numbers: Sequence[float]) -> bool:
-            judged.append((update, numbers))
-            return update < 2
+    def submit(update: int) -> None:
+        guard.submit(update, GOOD, Reduced((mx.nd.array([update + 0.5]),), judge))
 
-        return Reduced((mx.nd.array([update + 0.5]), mx.nd.array([7.0])), are_finite)
-
-    guard = FiniteGuard()
-    guard.submit(0, GOOD, reduced(0))
-    assert judged == []
-    guard.submit(1, GOOD, reduced(1))
-    assert judged == [(0, [0.5, 7.0])]
-    guard.finish()
-    guard.finish()
-    assert judged == [(0, [0.5, 7.0]), (1, [1.5, 7.0])]
-    guard.submit(2, GOOD, reduced(2))
+    submit(0)
+    judge.assert_not_called()
+    submit(1)
+    judge.assert_called_once_with([0.5])
+    for _ in range(2):
+        guard.finish()
+        assert judge.mock_calls == [call([0.5]), call([1.5])]
+    submit(2)
     with pytest.raises(ConfigError, match="update 3: a gradient .*; there is no checkpoint yet"):
-        guard.submit(3, GOOD, reduced(3))
+        submit(3)
 
 
 def test_a_loss_that_is_not_finite_is_not_told_as_an_overflow(caplog) -> None:
