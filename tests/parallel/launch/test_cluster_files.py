@@ -27,7 +27,6 @@ from parallel.launch.cluster_files import (
 )
 from parallel.parameter_server.assignment import Share
 from runtime.errors import ConfigError, DataError
-from tests.support import mxnet_g
 
 TWO = {"ip1": 8, "ip2": 4}
 TWO_MACHINES = ("a", "b", "a", "b")
@@ -274,16 +273,3 @@ def test_what_mxnet_g_accepts_is_accepted_with_a_warning(path, content, warnings
     found = [line for line in lines if line.startswith("warning: ")]
     assert len(found) == len(warnings), found
     assert all(part in line for part, line in zip(warnings, found)), found
-
-
-@mxnet_g.NEEDED
-def test_mxnet_gs_own_files_give_each_address_the_share_of_its_code(tmp_path: Path) -> None:
-    """Its workers read line ``kv.rank + 1``, and ps-lite numbers them."""
-    addresses = read_hosts(mxnet_g.EXAMPLE / "hosts", 12).addresses
-    lines = (mxnet_g.EXAMPLE / "data_sharding").read_text().splitlines()
-    ranked = mxnet_g.ranked(tmp_path, addresses)
-    there = {(address, *map(float, line.split())) for address, line in zip(ranked, lines)}
-    shares, said = read_shares(mxnet_g.EXAMPLE / "data_sharding", addresses)
-    here = {(address, *share) for address, share in zip(addresses, shares)}
-    assert here == there and len(said) == len(addresses)
-    assert read_groups(mxnet_g.EXAMPLE / "groups", addresses)

@@ -24,7 +24,6 @@ from parallel.parameter_server.messages import (
 )
 from parallel.parameter_server.server import Updater
 from runtime.mxnet import mx
-from tests.support import mxnet_g
 
 KEY, TABLE, MOMENTUM, DECAY = 4, 9, 0.9, 0.1
 INITIAL = np.array([1.0, -2.0, 3.0], np.float32)
@@ -114,21 +113,6 @@ def test_a_scripted_interleaving() -> None:
     server.add_steps(1, steps=2)
     table = server.add_steps(0)
     assert table.rows[0, Column.LARGEST] == 1 and table.clocks.tolist() == [1, 2, 0]
-
-
-@mxnet_g.NEEDED
-def test_updates_are_those_of_mxnet_gs_own_optimizer() -> None:
-    """It gets sums over the images of a group, here their means come; weight decay is on."""
-    server, rng = Server(), np.random.default_rng(5)
-    there = mxnet_g.Optimizer(batch=25, momentum=MOMENTUM, wd=DECAY)
-    weight, pulled = INITIAL.astype(np.float64), [0, 0, 0]
-    for pusher in rng.integers(0, 3, 40).tolist():
-        staleness = server.version - pulled[pusher] + 1
-        gradient, lr = rng.normal(size=3), float(np.float32(rng.uniform(0.01, 0.1)))
-        server.push(pusher, pulled[pusher], staleness, gradient, lr)
-        there.update(weight, 75 * gradient, lr, 3 * staleness)
-        np.testing.assert_allclose(server.stored.asnumpy()[:-TAIL], weight, atol=1e-5)
-        pulled[pusher] = server.version
 
 
 def test_a_sum_of_pushes_is_one_update_and_not_stale() -> None:

@@ -11,11 +11,9 @@ from typing import Any, Optional
 
 import pytest
 
-from backbones import classifiers
 from parallel.parameter_server.assignment import WORKER, Assignment, Share
-from runtime import options, porting
+from runtime import options
 from runtime.errors import ConfigError
-from tests.support import mxnet_g
 from training.config import faces, images, presets
 from training.config.faces import FaceConfig
 from training.config.images import HOROVOD
@@ -240,14 +238,6 @@ def test_options_of_grouping_sgd_that_mean_the_same_are_taken() -> None:
         assert (found["model"], found["momentum"], found["epochs"]) == ("resnet20", 0.5, 7)
     known = {options.option(name) for name in found}
     assert set(images.SYNONYMS.values()) <= known and not set(images.SYNONYMS) & known
-
-
-@mxnet_g.NEEDED
-def test_all_networks_that_mxnet_g_lets_one_choose_are_known_or_answered() -> None:
-    found = mxnet_g.choices_of_networks()
-    assert {"lenet-stn", "mlp", "inception-v3"} <= set(found)
-    answers = porting.answers("models")
-    assert not [one for one in found if one not in classifiers.names() and one not in answers]
 
 
 def original_rate(name: str, update: int, per_epoch: int, world_size: int) -> float:
