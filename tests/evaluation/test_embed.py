@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from evaluation import embed as command
 from evaluation.features import normalized
 from runtime.errors import DataError
 from tests.evaluation.support import check_refusal, export_network, noise, png
-from tests.support.launch import ROOT, clean_environment
+from tests.support.launch import ROOT, finish, ranks
 from tests.support.sets import assert_refused, pack_set
 from tests.support.thread_world import run_ranks
 
@@ -160,26 +159,17 @@ def test_ranks_end_together_at_a_broken_image(model: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.launcher
-@pytest.mark.parametrize("is_broken", [False, True])
-def test_two_ranks_under_horovodrun(model: Path, is_broken: bool) -> None:
-    expected, _ = embed(model, "faces")
-    if is_broken:
-        # Of rank 1, when rank 0 waits for it.
-        Path(PEOPLE[10]).write_bytes(b"nothing")
-    launch = [str(Path(sys.executable).with_name("horovodrun")), "--gloo", "-np", "2"]
+def test_two_ranks_under_horovodrun(model: Path) -> None:
+    """And rank 1 cannot read an image when rank 0 waits for it."""
     program = [sys.executable, "-m", "evaluation.embed", *words_of(model, SHARED)]
-    result = subprocess.run(
-        [*launch, "-H", "localhost:2", *program],
-        env={**clean_environment(), "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    said = result.stdout + result.stderr
-    if is_broken:
-        assert result.returncode != 0 and "cid/1.png: the image" in said, said
-        assert not [name for name in os.listdir() if "shared" in name]
-    else:
-        assert result.returncode == 0, said
-        close(np.load("shared.npy"), expected)
+    command = [*ranks("--gloo", 2), *program]
+    finish(*command, folder=Path.cwd(), PYTHONPATH=str(ROOT))
+    close(np.load("shared.npy"), embed(model, "faces")[0])
+    Path("shared.npy").unlink()
+    Path(PEOPLE[10]).write_bytes(b"nothing")
+    done = finish(*command, folder=Path.cwd(), status=None, PYTHONPATH=str(ROOT))
+    assert done.returncode != 0 and "cid/1.png: the image" in done.stdout + done.stderr
+    assert not list(Path().glob("*shared*.npy"))
 
 
 @pytest.mark.parametrize(

@@ -211,18 +211,6 @@ def test_nothing_before_imports_mxnet_and_nothing_else_onnx() -> None:
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, check=True, timeout=120)
 
 
-def test_what_fills_a_batch_up_does_not_count() -> None:
-    def extract(images: np.ndarray) -> np.ndarray:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return (images[:, :, 0, 0] / images.max(axis=(1, 2, 3))[:, None]).astype(np.float32)
-
-    images = np.full((2, 3, 4, 4), 7, np.uint8)
-    network = FaceNetwork(extract, batch_size=5)
-    np.testing.assert_array_equal(network.views(images), np.ones((2, 2, 3)))
-    assert network.sums(images)[0].tolist() == [[2, 2, 2]] * 2
-    assert_refused(r"\(4 of 4\)", network.views, images * 0)
-
-
 def draw(number: int, side: int = 32) -> np.ndarray:
     return cv2.resize(noise(number, 4), (side, side))
 

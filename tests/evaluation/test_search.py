@@ -56,15 +56,12 @@ def test_names_and_labels_come_back(tmp_path: Path) -> None:
     lines = (tmp_path / "x.tsv").read_bytes().splitlines()
     assert lines[:2] == ["0\ta b/ü.jpg\tann".encode(), b"1\tb\xff.jpg\t"]
     assert isinstance(found.rows, np.memmap)
-
-
-def test_an_index_that_a_spreadsheet_has_written(tmp_path: Path) -> None:
-    path = write_embeddings(tmp_path / "x", np.eye(2), ("a", ""), ("b", ""))
-    assert read_embeddings(path).labels == []
-    # Labels are compared with those of other files.
-    (tmp_path / "x.tsv").write_bytes(b"\xef\xbb\xbf0\ta\tann\r\n1\tb\t\r\n")
-    found = read_embeddings(path)
-    assert (found.names, found.labels) == (["a", "b"], ["ann", ""])
+    # As a spreadsheet writes it; labels are compared with those of other files.
+    (tmp_path / "x.tsv").write_bytes(b"\xef\xbb\xbf0\ta\tann\r\n1\tb\t\r\n2\tc\t\r\n")
+    found = read_embeddings(tmp_path / "x.npy")
+    assert (found.names, found.labels) == (["a", "b", "c"], ["ann", "", ""])
+    (tmp_path / "x.tsv").write_text("0\ta\t\n1\tb\t\n2\tc\t\n")
+    assert read_embeddings(tmp_path / "x.npy").labels == []
 
 
 @pytest.mark.parametrize(

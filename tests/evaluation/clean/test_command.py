@@ -121,10 +121,6 @@ def test_large_classes_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) ->
     parts = centers_of(rows)
     np.testing.assert_array_equal(parts.in_core, whole.in_core)
     np.testing.assert_allclose(parts.own, whole.own, atol=1e-6)
-    # No two agree.
-    alone, _ = people([1] * 20)
-    cosines = alone @ alone.T - 2 * np.eye(20)
-    np.testing.assert_allclose(centers_of(alone, 0.9).own, cosines.max(axis=1), atol=1e-6)
 
 
 def test_the_nearest_other_class_is_never_the_own_one() -> None:
@@ -140,16 +136,6 @@ def test_the_nearest_other_class_is_never_the_own_one() -> None:
     for left in (centers * 0, centers * (np.arange(30) == 1)[:, None]):
         found, nearest = nearest_others(rows[4:8], owners[4:8], left)
         assert set(found) == {-1} and set(nearest) == {-1}
-
-
-def test_one_identity_in_several_classes() -> None:
-    rows, owners = people([6] * 60)
-    labels = owners.copy()
-    labels[:4], labels[6:9] = [60, 60, 61, 61], 62
-    merges = find(rows, labels).merges
-    assert sorted(group for group, _ in merges) == [(0, 60, 61), (1, 62)]
-    assert merges[0][1] >= merges[1][1]
-    assert not find(rows, owners).merges
 
 
 def test_look_alikes_do_not_chain() -> None:
@@ -316,9 +302,7 @@ def test_new_sets_without_wrong_labels_and_with_what_is_chosen(faces: np.ndarray
         ("--out link/new", "--out /.*/faces/new is, or lies in"),
         ("--out new --report new/report", "--report /.*new/report is, or lies in, .*/new; choose"),
         ("--model m,0", "name either a network, --model, or embeddings, --features"),
-        ("--own-cosine 2", "--own-cosine: '2' is no cosine"),
         ("--drop-overlap", "--drop-overlap needs verification sets"),
-        ("--verification gone.bin", "gone.bin cannot be read"),
         ("--verification v:1.bin a/v?1.bin", "two sets are called 'v_1'"),
         ("--verification w.bin", "f.npy has no embeddings of w.bin, those of .*; embed it again"),
         ("--report v.bin/x", "v.bin/x cannot be written: .*with --report"),
@@ -342,20 +326,20 @@ def test_what_cannot_be_copied_is_named(faces: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("rec:5\t0\n", "rec:5\t7\n"), (":151\t", ":999\t"), ("v.bin:2", "x.bin:2")]
-)
+    ("old", "new"),
+    [
+        ("rec:5\t0\n", "rec:5\t7\n"), (":151\t", ":999\t"), ("v.bin:2", "x.bin:2"),
+        ("\n154\tv.bin:3\t\n", "\n154\tv.bin:3\t\n155\tfaces/train.rec:152\t8\n"),
+    ],
+)  # fmt: skip
 def test_embeddings_of_another_version_are_refused(faces: np.ndarray, old: str, new: str) -> None:
     text = Path("f.tsv").read_text()
-    assert old in text
     Path("f.tsv").write_text(text.replace(old, new))
+    if new.startswith("\n"):
+        rows = np.load("f.npy")
+        np.save("f.npy", np.concatenate([rows, rows[:1]]))
     words = [*CLEAN, "--verification", "v.bin"]
     check_refusal(command.main, words, "f.npy has no embeddings of .*, those of another version")
-    rows = np.load("f.npy")
-    np.save("f.npy", np.concatenate([rows, rows[:1]]))
-    Path("f.tsv").write_text(f"{text}{len(rows)}\tfaces/train.rec:152\t8\n")
-    check_refusal(
-        command.main, words, "f.npy has no embeddings of faces/train.rec, those of another"
-    )
 
 
 def test_a_network_embeds_the_set(faces: np.ndarray) -> None:

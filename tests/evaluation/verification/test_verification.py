@@ -15,15 +15,7 @@ from hypothesis import strategies as st
 
 from evaluation.features import FaceNetwork, normalized
 from evaluation.verification import curves, embed_pairs, evaluate, verify
-from evaluation.verification.curves import (
-    accuracies_of_folds,
-    hold_out,
-    joined,
-    pairs_of,
-    roc,
-    tar_at,
-    threshold_for,
-)
+from evaluation.verification.curves import hold_out, pairs_of, roc, tar_at, threshold_for
 from evaluation.verification.report import (
     SetReport,
     compare_groups,
@@ -147,7 +139,11 @@ def test_mirror_image_is_added_before_normalizing() -> None:
 
 
 def test_every_batch_has_one_shape() -> None:
-    target, extract = FakeTarget(pairs=5), Mock(side_effect=corner)
+    def spoiled(images: np.ndarray) -> np.ndarray:
+        """Give what fills a batch up a row that is not finite."""
+        return np.where(images.any(axis=(1, 2, 3))[:, None], corner(images), np.nan)
+
+    target, extract = FakeTarget(pairs=5), Mock(side_effect=spoiled)
     embeddings, _ = embed_pairs(FaceNetwork(extract, (4, 4), 4, False), target)
     shapes = [call.args[0].shape for call in extract.call_args_list]
     assert {*shapes} == {(4, 3, 4, 4)} and embeddings.flags.c_contiguous
@@ -196,23 +192,17 @@ def synthetic() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("folds", "accuracy", "deviation"),
-    [(10, 0.919178, 0.025616), (7, 0.919206, 0.01836), (2, 0.912259, 0.004076), (1, 0.919242, 0)],
-)
-def test_accuracies_are_those_of_the_programs(folds: int, accuracy, deviation) -> None:
+    ("folds", "accuracy", "deviation", "tar"),
+    [
+        (10, 0.919178, 0.025616, 0.339901), (7, 0.919206, 0.01836, 0.347291),
+        (2, 0.912259, 0.004076, 0.41133), (1, 0.919242, 0, 0.317734),
+    ],
+)  # fmt: skip
+def test_accuracies_are_those_of_the_programs(folds: int, accuracy, deviation, tar) -> None:
     """Of InsightFace's ``verification.py`` and ``lfw.py``, run with their sources."""
     result = verify(pairs_of(*synthetic(), folds), xnorm=1.0)
-    assert result.accuracy == pytest.approx(accuracy, abs=1e-6)
-    assert result.accuracy_std == pytest.approx(deviation, abs=1e-6)
-
-
-def test_a_single_fold_chooses_its_own_rate() -> None:
-    """As many pairs of two people as the rate allows are accepted, of all of them."""
-    pairs = pairs_of(*synthetic(), 1)
-    result, same, distances = verify(pairs, xnorm=1.0), pairs.same, pairs.distances
-    others = np.sort(distances[~same])
-    threshold = others[int(1e-3 * len(others))]
-    assert result.tar_at_far[1e-3] == pytest.approx((distances[same] < threshold).mean(), abs=0.01)
+    found = (result.accuracy, result.accuracy_std, result.tar_at_far[1e-3])
+    assert found == pytest.approx((accuracy, deviation, tar), abs=1e-6)
 
 
 PAIRS = st.lists(st.tuples(st.integers(-9, 9), st.booleans()), min_size=2, max_size=60).filter(
@@ -336,14 +326,12 @@ def test_several_sets_are_groups_of_all() -> None:
     assert [(row["name"], row["pairs"]) for row in rows] == [("African", 60), ("Asian", 100)]
     own = [report.result.accuracy for report in reports]
     assert [row["own_accuracy"] for row in rows] == pytest.approx(own)
-    together = joined([report.pairs for report in reports])
+    together = curves.joined([report.pairs for report in reports])
     assert np.bincount(together.fold).tolist() == [16] * 10
-    thresholds = accuracies_of_folds(together)[1]
+    thresholds = curves.accuracies_of_folds(together)[1]
     right = (together.distances < thresholds[together.fold]) == together.same
     assert [row["accuracy"] for row in rows] == [right[:60].mean(), right[60:].mean()]
-    assert lines[0].startswith("all sets: FAR 0.1: cosine ")
-    assert lines[1] == "all sets by group:" and lines[5].startswith("accuracy over 2 groups: mean ")
-    assert found["thresholds_for_far"][0]["held_out_far"]["pairs"] == 80
+    assert lines[5].startswith("accuracy over 2 groups: mean ")
 
 
 def test_files_of_groups(tmp_path: Path) -> None:
