@@ -34,10 +34,24 @@ _SECRET = np.float32(12345.678)
 _INPUTS_OF_A_CHILD = 500
 _HUGE = [0, -1, 1, 1 << 20, 1 << 31, (1 << 31) - 1, 1 << 40, (1 << 62) + 1, -(1 << 63)]
 _PLACES = ["secret", "/etc/passwd", "../secret", "", "a/../../secret", "*/_ORT_MEM_ADDR_/*"]
-_ENDS = ["Flatten"] * 6 + ["scalar", "mean of a batch", "Reshape", "Cast", "SequenceConstruct"]
-_ENDS += ["Optional", "maps"]
-_SPOILS = ["external", "dims", "type", "control flow", "domain", "function", "sparse", "names"]
-_SPOILS += ["shape", "operator", "version"]
+_SPOILS = "external dims type control-flow domain shape operator version".split()
+# Operators of a chain on images {x}, with a number {n} that is mostly 1.
+_LAYERS = [
+    "Conv <pads=[1, 1, 1, {n}], strides=[1, {n}]> ({x}, kernel)",
+    "MaxPool <kernel_shape=[2, {n}], pads=[0, 0, 1, 1]> ({x})", "Relu ({x})",
+    "BatchNormalization ({x}, ones, ones, ones, ones)", "PRelu ({x}, column)",
+    "Transpose <perm=[0, 1, 3, 2]> ({x})", "Transpose <perm=[0, 1, 2, {n}]> ({x})",
+    "Concat <axis=2> ({x}, {x})", "Concat <axis={n}> ({x}, {x})", "Reshape ({x}, same)",
+    "Expand ({x}, sides)", "Tile ({x}, sides)", "Pad ({x}, padding)", "Add ({x}, filled)",
+    'Resize <mode="nearest"> ({x}, , , sides)',
+]  # fmt: skip
+# What gives a row per image, or does not, and its type.
+_ENDS = [("Flatten (means)", "float")] * 6 + [
+    ("ReduceMean <keepdims=0> (means)", "float"), ("Cast <to=8> (means)", "string"),
+    ("ReduceMean <axes=[0], keepdims=0> (means)", "float"), ("Reshape (means, row)", "float"),
+    ("SequenceConstruct (means)", "seq(float)"), ("Optional (means)", "optional(float)"),
+    ("Identity (means)", "float"),
+]  # fmt: skip
 
 
 def keep_children() -> None:
@@ -210,118 +224,34 @@ def _read_state_dict(folder: Path, content: bytes) -> None:
 
 def _make_onnx(rng: random.Random) -> bytes:
     """Return a file that is almost right, or has something that no file of others may have."""
-    made = _Model(rng)
-    for _ in range(rng.randrange(1, 6)):
-        made.layer()
-    model = made.model()
+    onnx, lines, last = import_onnx(), ["filled = ConstantOfShape (sides)"], "x"
+    for number in range(rng.randrange(1, 6)):
+        size = rng.choice([1, 1, 1, 2, 3, *_HUGE]) if rng.random() < 0.15 else 1
+        lines.append(f"y{number} = {rng.choice(_LAYERS).format(x=last, n=size)}")
+        last = f"y{number}"
+    end, kind = rng.choice(_ENDS)
+    body = " ".join([*lines, f"means = GlobalAveragePool ({last})", f"out = {end}"])
+    text = f"g (float[b, 3, 32, 32] x) => ({kind} out) {{ {body} }}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 15]> {text}')
+    if kind in ("float", "string"):
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+    shapes: dict[str, list[int]] = {"same": [0, 0, -1, 32], "sides": [1] * 4, "padding": [0] * 8}
+    for name, usual in {**shapes, "row": rng.choice([[1, -1], [-1], [-1, 1]])}.items():
+        sides = rng.choices([1, *_HUGE], k=len(usual)) if rng.random() < 0.1 else usual
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(sides), name))
+    for name, shape in {"kernel": (3, 3, 3, 3), "ones": 3, "column": (3, 1, 1)}.items():
+        ones = np.ones(shape, np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(ones, name))
     if rng.random() < 0.6:
         _spoil(model, rng)
     content: bytes = model.SerializeToString()
     return content
 
 
-class _Model:
-    """A chain of operators on images [b, 3, 32, 32], to be spoiled."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-        self._onnx = import_onnx()
-        self._nodes: list[Any] = []
-        self._tensors: list[Any] = []
-        self._last, self._channels = "x", 3
-
-    def _tensor(self, content: Any) -> str:
-        name = f"w{len(self._tensors)}"
-        self._tensors.append(self._onnx.numpy_helper.from_array(content, name))
-        return name
-
-    def _ones(self, *shape: int) -> str:
-        return self._tensor(np.ones(shape, np.float32))
-
-    def _node(self, op: str, *inputs: str, **attributes: Any) -> None:
-        given = [self._last, *inputs]
-        self._last = f"y{len(self._nodes)}"
-        self._nodes.append(self._onnx.helper.make_node(op, given, [self._last], **attributes))
-
-    def layer(self) -> None:
-        """Append a layer with usual attributes, or huge ones."""
-        rng, channels = self._rng, self._channels
-        number = rng.choice([1, 1, 1, 2, 3, *_HUGE]) if rng.random() < 0.15 else 1
-        op = rng.choice("Conv MaxPool Relu BatchNormalization PRelu Transpose Concat shape".split())
-        if op == "Conv":
-            weight = self._ones(4, channels, 3, 3)
-            self._node(op, weight, pads=[1, 1, 1, number], strides=[1, number], group=1)
-            self._channels = 4
-        elif op == "MaxPool":
-            self._node(op, kernel_shape=[2, max(1, number)], pads=[0, 0, 1, 1])
-        elif op == "Relu":
-            self._node(op)
-        elif op == "BatchNormalization":
-            self._node(op, *[self._ones(channels) for _ in range(4)])
-        elif op == "PRelu":
-            self._node(op, self._ones(channels, 1, 1))
-        elif op == "Transpose":
-            self._node(op, perm=rng.choice([[0, 1, 3, 2], [0, 1, 2, number]]))
-        elif op == "Concat":
-            self._node(op, self._last, axis=rng.choice([1, 2, number]))
-            self._channels *= 2
-        else:
-            self._reshape(number)
-
-    def _reshape(self, number: int) -> None:
-        """Append an operator whose second input says a shape."""
-        rng = self._rng
-        op = rng.choice(["Reshape", "Expand", "Tile", "Pad", "Resize", "ConstantOfShape"])
-        sides = [rng.choice([1, number, *_HUGE]) for _ in range(8 if op == "Pad" else 4)]
-        if rng.random() < 0.7:
-            sides = {"Reshape": [0, 0, -1, 1], "Pad": [0] * 8}.get(op, [1, 1, 1, 1])
-        name = self._tensor(np.array(sides, np.int64))
-        if op == "ConstantOfShape":
-            self._nodes.append(self._onnx.helper.make_node(op, [name], [f"c{name}"]))
-            self._node("Add", f"c{name}")
-        elif op == "Resize":
-            self._node(op, "", "", name, mode="nearest")
-        else:
-            self._node(op, name)
-
-    def model(self) -> Any:
-        self._node("GlobalAveragePool")
-        helper, kind = self._onnx.helper, self._onnx.TensorProto.FLOAT
-        given = helper.make_tensor_value_info("x", kind, ["b", 3, 32, 32])
-        made = self._end()
-        graph = helper.make_graph(self._nodes, "g", [given], [made], self._tensors)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
-
-    def _end(self) -> Any:
-        """Append a Flatten, or what gives no row per image; returns the output."""
-        helper, types = self._onnx.helper, self._onnx.TensorProto
-        end = self._rng.choice(_ENDS)
-        if end == "scalar":
-            self._node("ReduceMean", keepdims=0)
-        elif end == "mean of a batch":
-            self._node("ReduceMean", axes=[0], keepdims=self._rng.randrange(2))
-        elif end == "Reshape":
-            shape = self._rng.choice([[1, -1], [-1], [-1, 1]])
-            self._node(end, self._tensor(np.array(shape, np.int64)))
-        elif end == "Cast":
-            self._node(end, to=types.STRING)
-        elif end != "maps":
-            self._node(end)
-        if end == "SequenceConstruct":
-            return helper.make_tensor_sequence_value_info(self._last, types.FLOAT, None)
-        if end == "Optional":
-            given = helper.make_tensor_type_proto(types.FLOAT, None)
-            return helper.make_value_info(self._last, helper.make_optional_type_proto(given))
-        kind = types.STRING if end == "Cast" else types.FLOAT
-        return helper.make_tensor_value_info(self._last, kind, None)
-
-
 def _spoil(model: Any, rng: random.Random) -> None:
     """Make one thing of a model wrong."""
     graph, node = model.graph, rng.choice(model.graph.node)
-    # One that is not in the model, if it has none.
-    tensor = rng.choice([*graph.initializer] or [import_onnx().TensorProto()])
-    way = rng.choice(_SPOILS)
+    tensor, way = rng.choice(graph.initializer), rng.choice(_SPOILS)
     if way == "external":
         for key, value in (("location", rng.choice(_PLACES)), ("offset", "0"), ("length", "4")):
             if rng.random() < 0.8:
@@ -339,24 +269,12 @@ def _spoil(model: Any, rng: random.Random) -> None:
             tensor.ClearField("raw_data")
             tensor.string_data.extend([b"a"] * rng.randrange(3))
             tensor.int32_data.extend([1] * rng.randrange(3))
-    elif way == "control flow":
+    elif way == "control-flow":
         node.op_type = rng.choice(("If", "Loop", "Scan", "SequenceMap", node.op_type))
         node.attribute.add(name="body", type=5).g.CopyFrom(graph)
     elif way == "domain":
         node.domain = rng.choice(("com.microsoft", "custom", "ai.onnx.ml", "ai.onnx", "\x1b[2J"))
         model.opset_import.add(domain=node.domain, version=1)
-    elif way == "function":
-        function = model.functions.add(name="F", domain="d", input=["x"], output=["y"])
-        op = rng.choice(("Relu", "F"))
-        function.node.add(op_type=op, input=["x"], output=["y"], domain="d")
-        node.op_type, node.domain = "F", "d"
-    elif way == "sparse":
-        sparse = graph.sparse_initializer.add(dims=rng.choices(_HUGE, k=2))
-        sparse.values.CopyFrom(tensor)
-    elif way == "names":
-        node.output[:] = rng.choice(graph.node).output if rng.random() < 0.5 else ["x"]
-        if rng.random() < 0.5:
-            node.input[:] = node.output
     elif way == "shape":
         value = rng.choice([*graph.input, *graph.output])
         for dim in value.type.tensor_type.shape.dim:

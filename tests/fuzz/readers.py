@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pickle
@@ -32,9 +31,9 @@ from evaluation.report import __main__ as pages
 from evaluation.report import figures, run_files
 from evaluation.verification.report import read_groups
 from parallel.host_lists import read_file, read_list, slots_by_host
+from tests.evaluation.support import npy
 from tests.fuzz.model_readers import MODEL_READERS
 from tests.fuzz.reader import (
-    SEPARATOR,
     SIZES,
     Reader,
     file_reader,
@@ -98,11 +97,6 @@ def _read_rec(folder: Path, content: bytes) -> None:
         _use_new_set(path)
     index.unlink()
     _use_set(folder)
-
-
-def _idx_seeds(folder: Path) -> list[bytes]:
-    (index,) = written(write_records, "train.idx")(folder)
-    return [index, index.replace(b"\t", b" "), b"".join(reversed(index.splitlines(True)))]
 
 
 def _cache_seeds(folder: Path) -> list[bytes]:
@@ -221,15 +215,9 @@ def _read_hosts(_: Path, content: bytes) -> None:
 
 
 _IDS = template_ids(SIZES)
-_LISTS_OF = "IJBC/meta/ijbc_"
 _LANDMARKS, _MEDIA = "IJBC/meta/ijbc_name_5pts_score.txt", "IJBC/meta/ijbc_face_tid_mid.txt"
+_PAIRS, _PROBES = "IJBC/meta/ijbc_template_pair_label.txt", "IJBC/meta/ijbc_1N_probe_mixed.csv"
 _FEATURES = ("features/features.json", "features/part-00000.npy")
-
-
-def _faces_seeds(folder: Path) -> list[bytes]:
-    """Return both lists of faces, also the wrong way round."""
-    (content,) = written(write_ijb, _LANDMARKS, _MEDIA)(folder)
-    return [content, SEPARATOR.join(reversed(content.split(SEPARATOR)))]
 
 
 def _use_faces(points: Path) -> None:
@@ -237,20 +225,10 @@ def _use_faces(points: Path) -> None:
     assert len(faces.names) == len(faces.points) == len(faces.media) == len(faces.templates)
 
 
-def _pairs_seeds(folder: Path) -> list[bytes]:
-    (content,) = written(write_ijb, f"{_LISTS_OF}template_pair_label.txt")(folder)
-    return [content, content.replace(b"\n", b"\r\n \n"), content.replace(b" ", b"\t")]
-
-
 def _use_pairs(path: Path) -> None:
     pairs = ijb.read_pairs(path, _IDS)
     assert len(pairs.first) == len(pairs.second) == len(pairs.same)
     assert max(pairs.first.max(), pairs.second.max()) < len(_IDS)
-
-
-def _subjects_seeds(folder: Path) -> list[bytes]:
-    (content,) = written(write_ijb, f"{_LISTS_OF}1N_probe_mixed.csv")(folder)
-    return [content, content.replace(b"img/", b'"a, b"')]
 
 
 def _use_subjects(path: Path) -> None:
@@ -262,10 +240,7 @@ def _npy_seeds(_: Path) -> list[bytes]:
     """Tables of several forms, one of them of scores."""
     scores = np.array([[0.5, 1], [0.25, 0], [-0.5, 0]], np.float32)
     tables = (scores, scores.astype(">f8"), np.asfortranarray(scores), np.ones((3, 2), int))
-    files = [io.BytesIO() for _ in tables]
-    for file, table in zip(files, tables):
-        np.save(file, table)
-    return [file.getvalue() for file in files]
+    return [*map(npy, tables)]
 
 
 def _use_npy(path: Path) -> None:
@@ -317,7 +292,7 @@ _read_hostfile = file_reader(lambda path: slots_by_host(read_file(path)), "hosts
 
 READERS = {
     "rec": Reader(_rec_seeds, _read_rec, 14),
-    "idx": Reader(_idx_seeds, _read_index, 12),
+    "idx": Reader(written(write_records, "train.idx"), _read_index, 12),
     "property": Reader(_PROPERTIES, _read_property, 8),
     "cache": Reader(_cache_seeds, _read_cache, 8),
     "lst": Reader(_LISTS, _read_pairs, 10),
@@ -326,9 +301,9 @@ READERS = {
     "bin": Reader(_bin_seeds, file_reader(_use_bin, "a.bin"), 18),
     "image": Reader(_image_seeds, file_reader(_use_image, "image"), 12),
     **MODEL_READERS,
-    "ijb-faces": Reader(_faces_seeds, _read_faces, 6),
-    "ijb-pairs": Reader(_pairs_seeds, file_reader(_use_pairs, "pairs"), 6),
-    "ijb-subjects": Reader(_subjects_seeds, file_reader(_use_subjects, "subjects.csv"), 6),
+    "ijb-faces": Reader(written(write_ijb, _LANDMARKS, _MEDIA), _read_faces, 6),
+    "ijb-pairs": Reader(written(write_ijb, _PAIRS), file_reader(_use_pairs, "pairs"), 6),
+    "ijb-subjects": Reader(written(write_ijb, _PROBES), file_reader(_use_subjects, "s.csv"), 6),
     "ijb-features": Reader(
         written(lambda folder: use_features(folder / "features"), *_FEATURES), _read_features, 6
     ),

@@ -199,7 +199,7 @@ def synthetic() -> tuple[np.ndarray, np.ndarray]:
     ],
 )  # fmt: skip
 def test_accuracies_are_those_of_the_programs(folds: int, accuracy, deviation, tar) -> None:
-    """Of InsightFace's ``verification.py`` and ``lfw.py``, run with their sources."""
+    """As InsightFace's ``verification.py`` and ``lfw.py`` give them; the TAR is our own."""
     result = verify(pairs_of(*synthetic(), folds), xnorm=1.0)
     found = (result.accuracy, result.accuracy_std, result.tar_at_far[1e-3])
     assert found == pytest.approx((accuracy, deviation, tar), abs=1e-6)
