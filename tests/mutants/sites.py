@@ -53,11 +53,8 @@ class Mutant(NamedTuple):
     replacement: str
 
     def apply(self, source: bytes) -> bytes:
-        """Return the changed source, which has as many lines as before."""
-        site, text = self.site, self.replacement
-        lost = "\n" * source[site.start : site.stop].count(b"\n")
-        text = f"{text[:-1]}{lost})" if text.endswith(")") else text + lost
-        return source[: site.start] + text.encode() + source[site.stop :]
+        """Return the changed source."""
+        return source[: self.site.start] + self.replacement.encode() + source[self.site.stop :]
 
     def describe(self, source: bytes) -> str:
         """Return the file, the line, and what stands there before and after, in a line."""

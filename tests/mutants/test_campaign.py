@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from textwrap import dedent
 
-from tests.mutants.campaign import FOLDERS, ROOT, Campaign, all_sites, report
+from tests.mutants.__main__ import FOLDERS, ROOT, Campaign, all_sites, report
 from tests.mutants.sites import Mutant, choose, find
 
 FILES = {
@@ -127,13 +127,13 @@ def test_what_tests_notice_is_killed(tmp_path: Path) -> None:
     assert said[-1] == "killed 5 of 7: 71.4 % (5 failed), 1 s"
 
 
-def test_every_mutant_of_the_product_is_a_program_of_as_many_lines() -> None:
+def test_every_mutant_of_the_product_is_a_program() -> None:
     sites = all_sites(ROOT, FOLDERS)
     assert len({site.path.split("/")[0] for site in sites}) == len(FOLDERS)
     for mutant in choose(sites, 150, seed=3):
         source = (ROOT / mutant.site.path).read_bytes()
         changed = mutant.apply(source)
-        assert changed != source and changed.count(b"\n") == source.count(b"\n")
+        assert changed != source
         compile(changed, mutant.site.path, "exec")
 
 
