@@ -55,9 +55,9 @@ class Result:
     inputs: int = 0
     accepted: int = 0
     refused: int = 0
-    crashes: list[str] = field(default_factory=list)
-    hangs: list[str] = field(default_factory=list)
     executions: int = 0
+    findings: list[str] = field(default_factory=list)
+    """Crashes, and inputs that take too long."""
 
     def __add__(self, other: Result) -> Result:
         return Result(*(one + more for one, more in zip(vars(self).values(), vars(other).values())))
@@ -65,7 +65,7 @@ class Result:
     @property
     def is_clean(self) -> bool:
         """True if nothing was found."""
-        return not (self.crashes or self.hangs or self.executions)
+        return not (self.findings or self.executions)
 
 
 def run(shares: dict[str, int], inputs: int, seed: int, processes: int) -> dict[str, Result]:
@@ -113,10 +113,9 @@ def _one_process(name: str, first: int, stop: int) -> Result:
         said = errors.read().decode(errors="replace")[-_LAST_LINES:]
     last, accepted, refused, executions = status
     assert last >= first, f"the worker of {name} did not start: {said}"
-    crash = f"{name}:{last} (status {worker.returncode}) {said}"
-    crashes = [crash] if worker.returncode and not is_stuck else []
-    hangs = [f"{name}:{last}"] * is_stuck
-    return Result(last + 1 - first, accepted, refused, crashes, hangs, executions)
+    how = "hang" if is_stuck else f"crash (status {worker.returncode}) {said}"
+    findings = [f"{name}:{last} {how}"] if is_stuck or worker.returncode else []
+    return Result(last + 1 - first, accepted, refused, executions, findings)
 
 
 def _is_silent(worker: subprocess.Popen[bytes], current: int) -> bool:
@@ -194,14 +193,12 @@ class _Worker:
 def describe(results: dict[str, Result], seconds: float) -> str:
     """Return a table of the results, and each finding in a line."""
     total = sum(results.values(), Result())
-    lines = [f"{'reader':<12}{'inputs':>9}{'accepted':>10}{'refused':>9}  crashes hangs executions"]
+    lines = [f"{'reader':<12}{'inputs':>9}{'accepted':>10}{'refused':>9} executions findings"]
     for name, one in {**results, "all": total}.items():
         counts = f"{one.inputs:>9,}{one.accepted:>10,}{one.refused:>9,}"
-        found = f"{len(one.crashes):>7}{len(one.hangs):>6}{one.executions:>11}"
-        lines.append(f"{name:<12}{counts}  {found}")
+        lines.append(f"{name:<12}{counts}{one.executions:>11}{len(one.findings):>9}")
     lines.append(f"{seconds:.0f} s")
-    lines += [f"crash {' | '.join(crash.splitlines())}" for crash in total.crashes]
-    return "\n".join([*lines, *(f"hang {hang}" for hang in total.hangs)])
+    return "\n".join([*lines, *(" | ".join(found.splitlines()) for found in total.findings)])
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -9,6 +9,7 @@ import shutil
 import struct
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,8 @@ def _use_set(folder: Path) -> None:
     records.labels()
     records.identity_ranges()
     for index in [*range(min(len(records), 12)), len(records) - 1]:
-        try:
+        with suppress(BrokenRecordError):
             decode_rgb(records.image(index)[0])
-        except BrokenRecordError:
-            pass
 
 
 def _use_new_set(path: Path) -> None:
