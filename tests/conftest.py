@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launch import clean_environment
-from tests.support.signals import keep_ignored_signals_from_children
+from tests.support.launch import clean_environment, keep_ignored_signals_from_children
 
 # Folders of tests that `make test-all` runs: of what stands around the product, and campaigns.
 _THOROUGH = "benchmarks endurance examples faults mutants newcomer pythons soak".split()

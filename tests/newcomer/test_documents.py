@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from data.align.similarity import TEMPLATE
-from tests.newcomer import walk
+from tests.newcomer import __main__ as walk
 from tests.support import typed
 from tests.support.launch import ROOT, finish
 
@@ -82,8 +82,6 @@ def test_all_kinds_of_commands_are_found() -> None:
     assert len(TEXTS) > 90
     wanted = [
         "make train",
-        "python train.py --dataset 100w --network r50 --sample-ratio 0.1 --batch-size 128 --dtype "
-        "float16 --dry-run --gpu --world-size 8",
         "python -m benchmarks.backbone --network r50,r100,mbf",
         "python -m parallel.autogroup -n 4 -s 1 -H hosts -i eth0 --launcher ssh -- "
         "python classify.py --dataset mnist --data-dir mnist",
@@ -106,7 +104,6 @@ def test_what_a_program_does_not_understand_is_noticed(tmp_path) -> None:
         "HOST=ip1:8 bash run.sh",
         "horovodrun -np 16 -H ip1:8 bash config.sh",
         "horovodrun -np 2 python classify.py --dataset cifar11 --data-dir c",
-        "mpirun -np 8 -bind-to none bash config.sh --network r51",
         "python -m parallel.launch -n 4 python classify.py --kv-store dist_sync -s 1",
         "python -m data.pack FACES datasets/faces --minimum-images 10",
         "docker run --rm toolkit bash run.sh --reg /data/faces",
@@ -159,7 +156,7 @@ def test_the_commands_that_handle_sets(tmp_path) -> None:
     assert len(list((tmp_path / "datasets/shards").glob("train-*.rec"))) == 4
 
 
-def test_commands_that_only_print(tmp_path) -> None:
+def test_commands_that_only_print() -> None:
     for text in ("python train.py --help", "python -m runtime.environment", "make help"):
         assert text in TEXTS and len(run_as_typed(text, ROOT).splitlines()) > 5, text
     document = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
@@ -167,10 +164,4 @@ def test_commands_that_only_print(tmp_path) -> None:
     printed = run_as_typed("horovodrun --check", ROOT)
     # Horovod looks for a file of PyTorch's part, whether it was built or not.
     assert [line.rstrip() for line in printed.strip().splitlines()] == block.strip().splitlines()
-    (text,) = [text for text in TEXTS if text.startswith("grep ")]
-    logs = tmp_path / "models/synthetic-tiny/logs"
-    logs.mkdir(parents=True)
-    (logs / "rank-0000.log").write_text("a\ninput is not the bottleneck: 0.1%\n")
-    (logs / "rank-0001.log").write_text("input is a bottleneck: 37.0%\n")
-    assert run_as_typed(text, tmp_path).count("input is") == 2
     assert '"input is ' in (ROOT / "training/log/run_log.py").read_text(encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from pathlib import Path
 from typing import NamedTuple
@@ -11,8 +10,7 @@ import cv2
 import numpy as np
 
 from data.align.similarity import TEMPLATE
-from evaluation.ijb import features_folder
-from evaluation.ijb.features_folder import describe
+from evaluation.ijb.features_folder import FeaturesFolder, describe
 from evaluation.ijb.lists import find_lists
 
 
@@ -103,12 +101,11 @@ def write_features(made: MadeSet, out: Path, model: Path, width: int) -> np.ndar
     Returns those of the views of each face [2, n, width].
     """
     count, points = len(made.scores), find_lists(made.folder).points
-    out.mkdir()
     options = Namespace(model=model, no_flip=False, dtype="float32")
-    description = describe(options, points, count)
-    (out / "features.json").write_text(json.dumps(description, indent=1) + "\n")
     generator = np.random.default_rng(width)
     rows = generator.standard_normal((count, 2 * width), dtype=np.float32)
-    for number, start in enumerate(range(0, count, features_folder.PART)):
-        np.save(out / f"part-{number:05d}.npy", rows[start : start + features_folder.PART])
+    with FeaturesFolder(out, describe(options, points, count)) as folder:
+        folder.claim()
+        for part in folder.missing():
+            folder.write(part, rows[folder.faces(part)])
     return np.stack(np.split(rows, 2, axis=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,16 @@ def clean_environment() -> dict[str, str]:
     """
     ours = set(settings())
     return {name: value for name, value in os.environ.items() if name not in ours}
+
+
+def keep_ignored_signals_from_children() -> None:
+    """Go on ignoring what this process ignores, as under ``nohup``; its children do not.
+
+    A signal that a function handles has the system's default in a new program.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 def ranks(controller: str, number: int) -> list[str]:

@@ -72,21 +72,17 @@ def test_what_was_written(tmp_path: Path, prefix: str, name: str) -> None:
     [
         ("pairs", "10 13 1 1", "has a line that is not two templates, and 1 for one person or 0"),
         ("pairs", "10 13", "has a line that is not two templates"),
-        ("pairs", "10 \u0663 1", "has a line that is not two templates"),
         ("pairs", "10 13.5 1", "has a line that is not two templates"),
         ("pairs", "10 99999999999999999999 1", "has a line that is not two templates"),
         ("pairs", "-10 13 1", "has the template -10, which has no faces; take all lists"),
-        ("pairs", "11 13 0", "has the template 11, "),
         ("pairs", "10 1000 0", "has the template 1000, "),
         ("pairs", "10 13 2", r"has the labels \[0, 1, 2\]; both 0 and 1 are needed"),
         ("points", "7.png 1 2 3", "is not an image, x and y of five points, and a score"),
         ("points", "7.png" + " 1" * 10 + " nan", "a number of '7.png' that is too large or none"),
-        ("points", "7.png" + " 1e200 40" * 5 + " 0.9", "a number of '7.png' that is too large"),
         ("points", f"8.png{FACE}", "has '7.png' in place of '8.png', face 7 of ijbc_name"),
         ("media", "7.png 10 x", "has a line that is not an image, its template and its media"),
         ("media", "", "has 59 faces, .*score.txt 60; take all lists"),
         ("probes", "10", "has a line that is not a template, its subject, and others"),
-        ("probes", "10.0,1", "has a line that is not a template"),
         ("probes", "11,1,a.png", "has the template 11, which has no faces"),
         ("probes", "34,7,a.png", "has two subjects for the template 34"),
         ("probes", "34," + "7" * 200_000, "has a line that is not a template"),
@@ -112,7 +108,6 @@ def test_no_image_is_outside(lists: Lists, image: str) -> None:
     [
         ("points", "\n", "input contained no data"),
         ("pairs", "", "input contained no data"),
-        ("pairs", "10 13 1", r"has the labels \[1\]; both 0 and 1 are needed"),
         ("probes", "TEMPLATE_ID,SUBJECT_ID\n", "input contained no data"),
     ],
 )
@@ -120,9 +115,6 @@ def test_too_few_lines(lists: Lists, name: str, content: str, message: str) -> N
     path = getattr(lists, name)
     path.write_text(content)
     assert_refused(f"{path.name} .*{message}", read_all, lists)
-    path.unlink()
-    os.mkfifo(path)
-    assert_refused(f"{path.name} cannot be read: it is not a reg", read_all, lists)
 
 
 def test_which_set(lists: Lists) -> None:

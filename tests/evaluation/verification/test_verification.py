@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom
 
+from backbones.model import Backbone
+from data.verification.bin_file import VerificationSet
 from evaluation.features import FaceNetwork, normalized
 from evaluation.verification import curves, embed_pairs, evaluate, verify
-from evaluation.verification.curves import hold_out, pairs_of, roc, tar_at, threshold_for
+from evaluation.verification.curves import FOLDS, hold_out, pairs_of, roc, tar_at, threshold_for
 from evaluation.verification.report import (
     SetReport,
     compare_groups,
@@ -69,15 +73,6 @@ class FakeTarget:
 def corner(images: np.ndarray) -> np.ndarray:
     """Return the upper left pixels, exact numbers that depend on no other image."""
     return images[:, :, :2, :2].reshape(len(images), -1).astype(np.float32)
-
-
-def test_threshold_comes_from_the_other_fold() -> None:
-    result = judge((0.105, 0.305, 0.205, 0.405, 0.105, 0.205, 0.305, 0.405), "SSDDSSDD")
-    # Fold 1 is right everywhere at 0.21: there fold 0 has two of four right. Fold 0 has three right
-    # from 0.11 on: there fold 1 has three of four right.
-    assert result.accuracy == pytest.approx((0.5 + 0.75) / 2)
-    assert result.accuracy_std == pytest.approx(0.125)
-    assert result.threshold == pytest.approx((0.21 + 0.11) / 2)
 
 
 def test_a_distance_on_the_threshold_is_not_below_it() -> None:
@@ -205,20 +200,17 @@ def test_accuracies_are_those_of_the_programs(folds: int, accuracy, deviation, t
     assert found == pytest.approx((accuracy, deviation, tar), abs=1e-6)
 
 
-PAIRS = st.lists(st.tuples(st.integers(-9, 9), st.booleans()), min_size=2, max_size=60).filter(
-    lambda drawn: len({same for _, same in drawn}) == 2
-)
-
-
-def test_a_curve_and_the_interval_of_clopper_and_pearson_by_hand() -> None:
-    curve = roc(np.array([0.9, 0.8, 0.7, 0.6]), bools("SDSD"))
-    assert curves.area_under(curve) == 0.75 and curves.equal_error_rate(curve) == 0.5
-    assert [tar_at(curve, far) for far in (0.4, 0.5, 0.9)] == [None, 1.0, 1.0]
+def test_the_interval_of_clopper_and_pearson() -> None:
     found = curves.rate(np.zeros(100, np.bool_))
     assert (found["low"], found["high"]) == pytest.approx((0, 1 - 0.025**0.01))
 
 
-@given(PAIRS, st.sampled_from([0.05, 0.1, 0.2, 0.25, 0.5, 0.9]))
+DRAWN = st.lists(st.tuples(st.integers(-9, 9), st.booleans()), min_size=2, max_size=60).filter(
+    lambda drawn: len({same for _, same in drawn}) == 2
+)
+
+
+@given(DRAWN, st.sampled_from([0.05, 0.1, 0.2, 0.25, 0.5, 0.9]))
 @settings(max_examples=25, deadline=None)
 def test_curves_are_what_counting_says(drawn, wanted: float) -> None:
     scores, same = (np.array(column) for column in zip(*drawn))
@@ -342,3 +334,54 @@ def test_files_of_groups(tmp_path: Path) -> None:
         assert read_groups(path, 2, "lfw") == ["a b", "é"]
     path.write_text("a\nb\n")
     assert_refused("has 2 lines, and the set 'lfw' 3 pairs", read_groups, path, 3, "lfw")
+
+
+def lfw_pairs(folder: Path, same: int, different: int) -> VerificationSet:
+    """The first pairs of each of LFW's ten folds, so many of one person and of two."""
+    lines = (folder / "lfw_pairs.txt").read_text().splitlines()[1:]
+    names = []
+    for start in range(0, 600 * FOLDS, 600):
+        for line in [*lines[start:][:same], *lines[start + 300 :][:different]]:
+            # NAME 1 4, or NAME 1 OTHER 4.
+            first, number, *other, last = line.split()
+            sides = (first, number), ([*other, first][0], last)
+            names += [f"{person}_{int(image):04d}.jpg" for person, image in sides]
+    wanted = set(names)
+    with tarfile.open(folder / "lfw_112x112.tar.gz") as archive:
+        found = {
+            Path(member.name).name: archive.extractfile(member).read()
+            for member in archive
+            if Path(member.name).name in wanted
+        }
+    answers = bools(("S" * same + "D" * different) * FOLDS)
+    return VerificationSet(Path("lfw.bin"), [found[name] for name in names], answers)
+
+
+LONG = [pytest.mark.models, pytest.mark.timeout(1800)]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("same", "different", "fars"),
+    [(6, 60, (0.1, 0.02)), pytest.param(300, 300, (0.1, 0.01, 0.001), marks=LONG)],
+)
+def test_a_threshold_keeps_its_rate(toolkit_data, same, different, fars) -> None:
+    """And a published checkpoint its accuracy, without which channels or the scale are wrong."""
+    target = lfw_pairs(toolkit_data, same, different)
+    backbone = Backbone.load(toolkit_data / "mobilefacenet_y1" / "model")
+    embeddings, _ = embed_pairs(FaceNetwork(backbone.inference(), flip=False), target)
+    pairs = pairs_of(embeddings, target.same)
+    assert verify(pairs, xnorm=1.0).accuracy >= 0.97
+    for far in fars:
+        found = hold_out(pairs, far)
+        assert found is not None
+        held_out = found["held_out_far"]
+        assert held_out["pairs"] == FOLDS * different
+        assert held_out["low"] <= far <= held_out["high"], (far, held_out)
+        accepted = pairs.cosines >= np.array(found["fold_thresholds_cosine"])[pairs.fold]
+        counts = np.bincount(pairs.fold[accepted & ~pairs.same], minlength=FOLDS)
+        assert counts.sum() == held_out["accepted"]
+        # Of ten folds, each is within such an interval in 98 of 100 cases.
+        low, high = binom.interval(0.998, different, far)
+        assert np.all((low <= counts) & (counts <= high)), (far, counts)
+        assert found["held_out_tar"] > 0.9, (far, found["held_out_tar"])
