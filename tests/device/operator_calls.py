@@ -16,11 +16,12 @@ end holds all that is queued behind it, as a long kernel holds the stream of a G
 import ctypes
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, Optional
 
 import numpy as np
@@ -28,7 +29,6 @@ import pytest
 
 from runtime.mxnet import mx
 
-_ROOT = Path(__file__).resolve().parents[2]
 # The first line is a title.
 WITH_GPU_KERNEL = {*Path(__file__).with_name("gpu_kernels.txt").read_text().splitlines()[1:]}
 # The host's memory: that of kernels, and what a device, whose number it has, copies from and to.
@@ -68,7 +68,7 @@ def watched_operators() -> Iterator[set[str]]:
         arrays = [_describe(handle) for handle in handles]
         contexts.update(context for context, _ in arrays)
         wrong = fault(operator, arrays)
-        assert not wrong, f"{site()}: {wrong}"
+        assert not wrong, wrong
 
     def invoke(original: Any, *arguments: Any, name: Optional[str] = None) -> int:
         status: int = original(*arguments)
@@ -91,17 +91,6 @@ def watched_operators() -> Iterator[set[str]]:
         for function, wrapper in zip(names, wrappers):
             patch.setattr(library, function, partial(wrapper, getattr(library, function)))
         yield contexts
-
-
-def site(frame: Optional[FrameType] = None) -> str:
-    """Return file and line of the innermost call from the project, without those of this file."""
-    frame = frame or sys._getframe(1)
-    while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if _ROOT in path.parents and path != Path(__file__) and ".venv" not in path.parts:
-            return f"{path.relative_to(_ROOT).as_posix()}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "unknown"
 
 
 def _describe(handle: Any) -> tuple[str, str]:
@@ -135,7 +124,7 @@ def stalled(context: Any, patience: float = 20.0) -> Iterator[Any]:
     """Let a CPU context, on which nothing else runs, run nothing until the end of this context.
 
     After ``patience`` seconds the device goes on by itself: a test then fails, and does not hang.
-    ``waiting`` is then the line of the project in which this thread was; empty before.
+    ``waiting`` is then the stack of this thread; empty before.
     """
     told, began, thread = threading.Event(), threading.Event(), threading.get_ident()
     stall = SimpleNamespace(waiting="", end=told.set)
@@ -143,7 +132,7 @@ def stalled(context: Any, patience: float = 20.0) -> Iterator[Any]:
     def run(*_: Any) -> None:
         began.set()
         if not told.wait(patience):
-            stall.waiting = site(sys._current_frames()[thread])
+            stall.waiting = "".join(traceback.format_stack(sys._current_frames()[thread]))
 
     function, touched = _Function(run), mx.nd.zeros((1,), ctx=context)
     place, handle = _Context(context.device_typeid, context.device_id), touched.handle
