@@ -20,7 +20,7 @@ from evaluation import embed
 from evaluation.clean import __main__ as command
 from evaluation.clean import labels as module
 from evaluation.clean.faces import EmbeddedFaces
-from evaluation.clean.findings import Findings, find_all, find_merges, find_overlap, people_of
+from evaluation.clean.findings import Findings, find_all, find_merges, people_of
 from evaluation.clean.labels import find_centers, nearest_others
 from tests.evaluation.support import check_refusal, export_network, noise, png, write_embeddings
 from tests.support.sets import assert_refused, contents, images_of, pack_set
@@ -151,20 +151,7 @@ def test_look_alikes_do_not_chain() -> None:
         assert cosine == pytest.approx(np.cos(0.4 * (group[-1] - group[0])), abs=1e-5)
 
 
-def test_overlap_names_classes_and_copies() -> None:
-    rows, owners = people([5] * 50)
-    inside = np.arange(len(rows)) % 5 < 3
-    faces = faces_of(rows[inside], owners[inside])
-    centers = find_centers(faces, agree=0.5).centers
-    outside = people([2, 2], seed=9)[0]
-    # Person 7 by two images that are not in the set, two strangers, and a copy from class 3.
-    shown = np.concatenate([rows[[38, 39]], outside, rows[[15]], outside[:1]])
-    pairs = pairs_of([True, True, True, False], "abcdefgc")
-    found = find_overlap(faces, centers, pairs, shown, {"overlap": 0.6, "copy": 0.95})
-    assert [person[:2] for person in found.persons] == [(0, 7), (6, 3)]
-    ((original, copy, cosine),) = found.copies
-    assert (original, np.flatnonzero(inside)[copy]) == (6, 15) and cosine == pytest.approx(1)
-    # Pairs of one person, and equal images, join others.
+def test_pairs_of_one_person_and_equal_images_join_others() -> None:
     images, person_of = people_of(pairs_of([True, False, True, True], "abcdbfgc"))
     groups = {tuple(images[person_of == person]) for person in set(person_of)}
     assert groups == {(0, 1, 5), (2, 6), (3,)}
