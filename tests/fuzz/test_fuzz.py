@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.fuzz import campaign
+from tests.fuzz import __main__ as campaign
 from tests.fuzz.readers import READERS
 
 
