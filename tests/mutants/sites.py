@@ -6,8 +6,8 @@ swapped, or a statement is deleted. Numbers count everywhere, limits and timeout
 
 Not changed, because no test could or should detect it: strings, numbers that an f-string formats,
 annotations, assertions, ``__repr__`` and ``__str__``, arguments of ``@dataclass``, statements that
-only write to the log, the first binding of a name (every test would end in NameError), and the
-order of arguments where it has no meaning.
+only write to the log, assignments to names (most tests would end in NameError), and the order of
+arguments where it has no meaning.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def find(path: str, source: bytes) -> list[Site]:
     """Return all places of a file, in the order of its text."""
     lines = [0, *accumulate(map(len, source.splitlines(keepends=True)))]
     sites = []
-    for node, *others in _places(ast.parse(source), set()):
+    for node, *others in _places(ast.parse(source)):
         start = lines[node.lineno - 1] + node.col_offset
         stop = lines[node.end_lineno - 1] + node.end_col_offset
         # An expression is put in brackets, whatever stands around it.
@@ -87,30 +87,22 @@ def find(path: str, source: bytes) -> list[Site]:
     return sorted(sites)
 
 
-def _places(node: Any, bound: set[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield places in a node, each with its replacements; add what the node binds to ``bound``."""
+def _places(node: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield places in a node, each with its replacements."""
     if _is_left_alone(node):
         return
-    yield from _changes(node, bound)
-    targets: list[Any] = []
+    yield from _changes(node)
     parts: list[Any] = [*ast.iter_child_nodes(node)]
-    inner = bound
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         decorators = [one for one in node.decorator_list if _called(one) != "dataclass"]
-        parts, inner = [*decorators, *node.body], set()
-        if isinstance(node, ast.FunctionDef):
-            named = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-            parts, inner = [node.args, *parts], {one.arg for one in named}
+        arguments = [node.args] if isinstance(node, ast.FunctionDef) else []
+        parts = [*arguments, *decorators, *node.body]
     elif isinstance(node, ast.Delete):
         parts = []
     elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
         parts = [node.value] if node.value else []
-        if not isinstance(node, ast.AugAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     for part in parts:
-        yield from _places(part, inner)
-    names = (part for target in targets for part in ast.walk(target))
-    bound.update(part.id for part in names if isinstance(part, ast.Name))
+        yield from _places(part)
 
 
 def _is_left_alone(node: ast.AST) -> bool:
@@ -122,7 +114,7 @@ def _is_left_alone(node: ast.AST) -> bool:
     return is_for_people or isinstance(node, (ast.Assert, ast.JoinedStr, ast.arg))
 
 
-def _changes(node: Any, bound: set[str]) -> Iterator[tuple[Any, ...]]:
+def _changes(node: Any) -> Iterator[tuple[Any, ...]]:
     """Yield the places that a node itself is or negates, each with its replacements."""
     if isinstance(node, (ast.AugAssign, ast.Raise, ast.Delete)):
         yield node, "pass"
@@ -131,8 +123,7 @@ def _changes(node: Any, bound: set[str]) -> Iterator[tuple[Any, ...]]:
     elif isinstance(node, ast.Return) and node.value is None:
         yield node, "pass"
     elif isinstance(node, ast.Assign):
-        (first, *_) = node.targets
-        if isinstance(first, (ast.Attribute, ast.Subscript)) or getattr(first, "id", "") in bound:
+        if isinstance(node.targets[0], (ast.Attribute, ast.Subscript)):
             yield node, "pass"
     elif isinstance(node, (ast.Break, ast.Continue)):
         yield node, "continue" if isinstance(node, ast.Break) else "break"

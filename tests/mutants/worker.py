@@ -27,8 +27,6 @@ import pytest
 _MEMORY = 24 << 30
 _PR_SET_CHILD_SUBREAPER = 36
 _SECONDS_BETWEEN_LOOKS = 0.02
-# From so many seconds on, a test comes after those of all files.
-SLOW = 1.0
 # Statuses of pytest: no failure; no test.
 _PASSED = (0, 5)
 # A test may take so many times what it took before, and a constant.
@@ -52,10 +50,9 @@ class Order:
             modules[test.split("::")[0]] += seconds
 
         def rank(item: Any) -> tuple[float, ...]:
-            seconds, module = known.get(item.nodeid, 0.0), item.nodeid.split("::")[0]
+            module = item.nodeid.split("::")[0]
             is_late = any(map(item.get_closest_marker, ("launcher", "learning")))
-            by = seconds if is_late or seconds > SLOW else modules[module]
-            return 2 * is_late or seconds > SLOW, by, list(modules).index(module)
+            return is_late, modules[module], list(modules).index(module)
 
         items.sort(key=rank)
         for item in items:
