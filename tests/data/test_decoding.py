@@ -175,18 +175,10 @@ def test_the_size_of_an_image() -> None:
     thumbnail = encode(".jpg", COLORS[:8, :8])
     segment = b"\xff\xe1" + struct.pack(">H", 2 + len(thumbnail)) + thumbnail
     assert encoded_size(JPEG[:2] + segment + b"\xff" + JPEG[2:]) == (21, 34)
-    # ITU-T T.81, table B.1: of C0 to CF all but three begin a frame.
-    frame = JPEG.index(b"\xff\xc0")
-    for marker in range(0xC0, 0xD0):
-        changed = JPEG[: frame + 1] + bytes([marker]) + JPEG[frame + 2 :]
-        if marker in (0xC4, 0xC8, 0xCC):
-            changed = JPEG[:2] + bytes([0xFF, marker, 0, 12]) + bytes(10) + JPEG[2:]
-        assert encoded_size(changed) == (21, 34), marker
     assert encoded_size(PNG[:16] + struct.pack(">II", 8192, 8192) + PNG[24:]) == (8192, 8192)
     # What is damaged, large or of another format is left to the decoder.
     for payload in (
         *(whole[: int(share * len(whole))] for whole in (JPEG, PNG) for share in (0, 0.05, 0.99)),
-        *(PNG[:16] + b"IEND" + width for width in (b"", bytes(3), bytes(7))),
         PNG[:16] + bytes(4) + PNG[20:],
         PNG[:16] + struct.pack(">II", 8192, 8193) + PNG[24:],
         # Of a frame there are four bytes, of five the size would be within the payload.
@@ -213,12 +205,7 @@ def test_blocks_in_other_forms_and_damaged_ones(write) -> None:
     six = exif_block(6)
     for order in "<>":
         for before in (0, 5, 30):
-            payload = write(SEEN, exif_block(6, order, before))
-            assert orientation(payload) == 6
-            if write is not oriented_images.webp_with:
-                # OpenCV itself turns these.
-                theirs = cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR_RGB)
-                np.testing.assert_array_equal(decode_file(payload), theirs)
+            assert orientation(write(SEEN, exif_block(6, order, before))) == 6
     if write is jpeg_with:
         # OpenCV looks at the first segment of the kind alone.
         payload = jpeg_with(oriented_images.stored(8), exif_block(8), other_first=True)
@@ -244,9 +231,7 @@ def test_what_only_looks_like_a_segment_is_skipped() -> None:
     for inner in (comment + plain[2:], b"\xff" + comment + b"\xff" + plain[2:], pixels, end):
         assert orientation(plain[:2] + inner) == 1
     other = oriented_images.webp_with(SEEN, exif_block(3)).replace(b"WEBP", b"WAVE", 1)
-    others = (encode(end, SEEN) for end in (".png", ".webp", ".bmp"))
-    for payload in (other, plain + block, *others):
-        assert orientation(payload) == 1
+    assert orientation(other) == orientation(plain + block) == 1
 
 
 def smooth(height: int, width: int) -> np.ndarray:

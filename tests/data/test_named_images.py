@@ -23,13 +23,10 @@ def touch(folder, *names: str, content: bytes = b"") -> None:
 
 def test_identities_and_images_come_by_name(tmp_path) -> None:
     created = (".ipynb_checkpoints", "__MACOSX", "lost+found", "@eaDir", "$RECYCLE.BIN", ".git")
-    formats = ["1.bmp", "2.PGM", "3.webp", "4.tif", "5.TIFF", "6.ras", "7.ppm", "8.jpe", "9.pnm"]
-    others = ["10.gif", "11.pfm", "14.pam", "15.jp2", "12.tif.txt", "bmp", ".13.bmp"]
     touch(tmp_path, "b/2.png", "b/10.JPG", "b/.hidden.png", "b/notes.txt", "a/x.jpeg",
-          *(f"_p/{name}" for name in [*formats, *others]),
-          *(f"{name}/1.png" for name in created))  # fmt: skip
+          "_p/1.PGM", "_p/2.tif", *(f"{name}/1.png" for name in created))  # fmt: skip
     assert not any(map(identities.is_class, created))
-    expected = {"_p": formats, "a": ["x.jpeg"], "b": ["10.JPG", "2.png"]}
+    expected = {"_p": ["1.PGM", "2.tif"], "a": ["x.jpeg"], "b": ["10.JPG", "2.png"]}
     found = find_identities(tmp_path, 1)
     assert found[0] == expected and [*found[0]] == [*expected]
     assert [*find_identities(tmp_path, 2)[0]] == ["_p", "b"]

@@ -79,17 +79,6 @@ def test_blur_is_a_gaussian(strength: float, sigma: float) -> None:
     assert variances[0] == pytest.approx(variances[1], rel=0.1)
 
 
-@pytest.mark.parametrize("name", ["blur", "low_resolution", "jpeg_compression", "gray", "mirror"])
-def test_a_share_of_the_images_is_affected(name: str) -> None:
-    """0.3 of 2,000 up to three standard deviations, and none at the share itself."""
-    change, image = Augmentation({name: 0.3}), NOISE[:12, :12]
-    draws = change.draw((7, 0), 2000)
-    count = sum((change.apply(image.copy(), own) != image).any() for own in draws)
-    assert abs(count / 2000 - 0.3) < 0.031
-    numbers = [0.3] * draws.shape[1]
-    np.testing.assert_array_equal(changed(image, name, 0.3, *numbers), image)
-
-
 def test_each_change_has_random_numbers_of_its_own() -> None:
     order = [*CHANGES_OF_FACES, "mirror"]
     everything = Augmentation(dict.fromkeys(order, 0.5))
@@ -140,12 +129,6 @@ def test_parts_have_the_drawn_area_and_ratio() -> None:
         found = plain(400).apply(PLACES, draws(*shapes, place=(0.999, 0.999, 0.9)))
         assert found[0, 0, :2].tolist() == [40 - height, 30 - width]
         assert found[-1, -1, :2].tolist() == [39, 29]
-    corner = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
-    assert (plain(8).apply(corner, draws()) == [0, 1, 2]).all(), "a part of one pixel"
-    # A quarter of one pixel at 3:4 is a line of 1 x 0.
-    tiny = np.full((1, 1, 3), 77, np.uint8)
-    found = plain(8).apply(tiny, draws(((0.25 - 0.08) / 0.92, 0.0), rest=(1.0, 0.5)))
-    assert found.shape == (8, 8, 3) and (found == 77).all()
 
 
 def test_light_moves_colors_along_the_axes_of_imagenet() -> None:
@@ -153,7 +136,6 @@ def test_light_moves_colors_along_the_axes_of_imagenet() -> None:
     for strength, lighting, expected in (
         (1.0, (1, 0, 0), [69, 68, 68]),  # 55.46 · (-0.5675, -0.5808, -0.5836)
         (1.0, (0, 25, 0), [186, 99, 17]),  # 119.85 · (0.7192, -0.0045, -0.6948)
-        (1.0, (0, 100, 0), [255, 98, 0]),  # 479.4 · (0.7192, -0.0045, -0.6948)
         (1.0, (0, 0, 40), [118, 63, 119]),  # 45.92 · (0.4009, -0.8140, 0.4203)
         (0.5, (1, 0, 0), [84, 84, 84]),
     ):

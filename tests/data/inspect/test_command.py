@@ -48,8 +48,6 @@ def test_a_histogram_has_plain_axes_up_to_60_numbers(monkeypatch) -> None:
     axes, bars = drawn(monkeypatch, [2, 2, 2, 4])
     assert bars == [(1.5, 1, 3), (2.5, 1, 0), (3.5, 1, 1)]
     assert axes.get_title() == "faces" and axes.get_yscale() == "log"
-    ticks = [label.get_text() for label in axes.xaxis.get_ticklabels()]
-    assert len({*ticks}) == len(ticks) and not any("." in text for text in ticks)
     for highest, scale in ((69, "linear"), (70, "log"), (1000, "log")):
         axes, bars = drawn(monkeypatch, [10] * 9 + [highest])
         assert axes.get_xscale() == scale and (bars[0][2], bars[-1][2]) == (9, 1)
@@ -68,9 +66,6 @@ def test_a_row_shows_one_identity(write_set) -> None:
         found = np.argwhere((sheet == (number, 7, 255 - number)).all(axis=2))
         assert len(found) == 112 * 112
         assert found[[0, -1]].tolist() == [[top, left], [top + 111, left + 111]]
-        # Two lines of 20.
-        name = (sheet[top : top + 112, 8 : 8 + 124] < 120).all(axis=2).any(axis=1)
-        assert [*np.flatnonzero(name)[[0, -1]]] == pytest.approx([5, 38], abs=2)
 
 
 def test_large_sets_are_sampled_evenly_and_a_broken_image_is_a_cross(write_set) -> None:
@@ -96,9 +91,8 @@ def test_pairs_of_each_kind_are_shown(tmp_path, make_image, written) -> None:
     for is_same, part in ((True, sheet[:half]), (False, sheet[half:])):
         shown = numbers_in(part)
         assert len(shown) == 64 and {number // 2 % 2 == 0 for number in shown} == {is_same}
-    # Half as high as wide, as the images are; the first and the last of each kind.
+    # The first and the last of each kind.
     top, last = 8 + 36 + 28, half + 28 + 7 * 136
-    assert {tuple(sheet[row, 8]) for row in (top - 1, top + 56)} == {(228, 228, 228)}
     corners = [(top, 8), (top, 8 + 116), (half + 28, 8), (last, 8 + 3 * 256 + 116)]
     colors = [[number, 7, 255 - number] for number in (0, 1, 2, 159)]
     assert [sheet[corner].tolist() for corner in corners] == colors

@@ -237,7 +237,6 @@ def test_a_resized_image_is_a_good_jpeg_and_others_are_copied(tmp_path) -> None:
     # The quality that InsightFace's packers have.
     best = cv2.imencode(".jpg", fitted[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, 95])[1]
     assert image.payload == best.tobytes()
-    assert np.abs(decode_rgb(image.payload) - fitted.astype(int)).max() <= 3
     path = write("a.jpg", columns(20, 10))
     for reader in (ImageReader(), ImageReader((20, 10)), ImageReader((20, 10), True, True)):
         assert reader.read(path) == (path, Path(path).read_bytes(), (20, 10))
