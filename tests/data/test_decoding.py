@@ -222,18 +222,6 @@ def test_blocks_in_other_forms_and_damaged_ones(write) -> None:
         assert orientation(write(SEEN, block)) == 1, block
 
 
-def test_what_only_looks_like_a_segment_is_skipped() -> None:
-    block = b"\xff\xe1" + struct.pack(">H", 100) + b"Exif\0\0" + exif_block(3)
-    comment = b"\xff\xfe" + struct.pack(">H", 2 + len(block)) + block
-    plain = encode(".jpg", SEEN)
-    pixels = b"\xff\xda" + struct.pack(">H", 2) + block
-    end = b"\xff\xd9" + struct.pack(">H", 2) + block
-    for inner in (comment + plain[2:], b"\xff" + comment + b"\xff" + plain[2:], pixels, end):
-        assert orientation(plain[:2] + inner) == 1
-    other = oriented_images.webp_with(SEEN, exif_block(3)).replace(b"WEBP", b"WAVE", 1)
-    assert orientation(other) == orientation(plain + block) == 1
-
-
 def smooth(height: int, width: int) -> np.ndarray:
     noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
     return cv2.normalize(cv2.GaussianBlur(noise, (0, 0), 3), None, 0, 255, cv2.NORM_MINMAX)

@@ -141,7 +141,6 @@ def test_images_of_a_set_have_labels_keys_and_its_size(folder, make_image) -> No
 
 @pytest.mark.parametrize(("name", "message"), [
     ("in/", r"'in/a\\tb.png' has a tab,.*; rename it"),
-    ("in/a\tb.png", r"'in/a\\tb.png' has a tab,.*; rename it"),
     ("s\nt", r"'s\\nt' has a tab,.*; rename it"),
     ("nowhere", "nowhere does not exist; name images, folders"),
     ("n" * 300, "n+ does not exist; name images, folders"),
@@ -201,7 +200,6 @@ def test_bytes_and_size_count(tmp_path, size: int, offsets: list[int]) -> None:
 @pytest.mark.parametrize("change", [
     lambda folder: (folder / "cat/1.jpg").rename(folder / "dog/9.jpg"),
     lambda folder: (folder / "cat").rename(folder / "bat"),
-    lambda folder: (folder / "emu").mkdir(),
     lambda folder: (folder / "dog/2.jpg").write_bytes(b"dog3"),
     lambda folder: (folder / "cat/deep/1.jpg").write_bytes(b"cat"),
 ])  # fmt: skip

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import io
 import itertools
-import sys
 import threading
 import time
 from itertools import islice
@@ -12,7 +10,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data import worker_threads
@@ -59,16 +57,6 @@ def test_no_sample_comes_twice_and_none_is_left_out(num_images, changes):
     assert sorted(used) == [*range(len(used))]
 
 
-@pytest.mark.parametrize(("workers", "count"), [(1, 33), (2, 32), (2, 0), (7, 1000)])
-def test_results_come_in_order(workers: int, count: int) -> None:
-    def slow_start(item: int) -> int:
-        time.sleep(0.02 * (item == 0))
-        return -item
-
-    with map_in_order(slow_start, range(count), workers) as results:
-        assert list(results) == [-item for item in range(count)]
-
-
 def test_some_items_are_taken_ahead_and_an_error_replaces_its_result() -> None:
     taken = []
     items = (taken.append(item) or item for item in range(10**6))
@@ -93,36 +81,10 @@ def test_progress(monkeypatch, capsys) -> None:
     first, second = capsys.readouterr().err.splitlines()
     assert first == "packing images: 20 of 50, 2/s, 15 s left"
     assert second == "packing images: 40 of 50, 2/s, 5 s left"
-    screen = io.StringIO()
-    monkeypatch.setattr(screen, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stderr", screen)
-    assert list(track(range(5), 5, "packing images")) == list(range(5))
-    assert "packing images: " in screen.getvalue() and "0/5" in screen.getvalue()
 
 
 def filling(rows: int, number: int, fill: Any = lambda part: None) -> Filling:
     return Batch(np.zeros((rows, 1), np.uint8), np.full(rows, number)), fill
-
-
-@given(st.lists(st.integers(1, 600), max_size=12), st.integers(1, 5))
-@settings(max_examples=25, deadline=None)
-def test_batches_come_in_order_and_every_row_is_filled_once(sizes, threads) -> None:
-    def fillings():
-        for number, rows in enumerate(sizes):
-            batch, _ = filling(rows, number)
-
-            def fill(part: slice, images=batch.images) -> None:
-                assert 0 < part.stop - part.start <= 128
-                images[part] += 1
-
-            yield batch, fill
-
-    with Prefetcher(threads) as prefetcher:
-        found = 0
-        for found, batch in enumerate(prefetcher.run(fillings()), 1):
-            assert batch.images.shape == (sizes[found - 1], 1) and (batch.labels == found - 1).all()
-            assert (batch.images == 1).all()
-    assert found == len(sizes)
 
 
 def test_batches_start_ahead_errors_come_with_their_batch_and_closing_cancels_others() -> None:

@@ -88,13 +88,9 @@ def test_a_class_that_one_part_lacks(tmp_path) -> None:
 
 
 def test_sets_without_a_single_readable_image(tmp_path) -> None:
-    write(tmp_path, "train/a/1.png", "train/b/1.png")
-    write(tmp_path, "val/a/1.png", "val/b/1.png", content=b"no image")
-    with pytest.raises(DataError, match=r"val/b/1\.png: .*none of the 2 images can be read"):
-        open_folders(tmp_path / "train", tmp_path / "val")
     training = write_records(tmp_path / "a.rec", [0, 1])
     validation = write_records(tmp_path / "b.rec", [0, 1], {0: b"no image", 1: b""})
-    message = r"b\.rec: record 1: .*none of the 2 images"
+    message = r"b\.rec: record 1: .*none of the 2 images can be read"
     assert_refused(message, open_records, training, validation)
 
 
@@ -201,7 +197,6 @@ def test_binary_files_that_cannot_be(tmp_path, change, message: str) -> None:
 @pytest.mark.parametrize(("batch", "words"), [
     ({"data": PIXELS[1:], "labels": [0] * COUNT}, "no batch of 20 images of CIFAR-10"),
     ({"data": PIXELS, "labels": [9] * 19 + [10]}, "has label 10, but .* 0 to 9"),
-    ({"data": PIXELS, "labels": [-1] * COUNT}, "has label -1, but there are 0 to 9"),
     ({"data": PIXELS, "labels": [1 << 70] * COUNT}, "no batch of 20"),
     ({"data": np.zeros((COUNT, 3072)), "labels": [0] * COUNT}, "no batch of 20"),
     ([1, 2], "no batch of 20"),
@@ -304,9 +299,7 @@ def test_plain_and_compressed_files(folder, monkeypatch) -> None:
     (IMAGES, None, ".*t10k-labels.*MNIST Database"),
     (IMAGES, lambda content: content[:-100], ".*truncated"),
     (IMAGES, lambda content: b"\0\0\x0d\x03" + content[4:], ".*no IDX file"),
-    (IMAGES, lambda _: idx(np.zeros((20, 4, 4))), ".*not MNIST"),
     (IMAGES, lambda _: idx(np.zeros((19, 28, 28))), ".*not MNIST"),
-    (LABELS, lambda content: content[:-5], ".*cannot be read"),
     (LABELS, lambda _: gzip.compress(idx(np.full(20, 10))), ".*0 to 9"),
 ])  # fmt: skip
 def test_a_missing_or_damaged_file_is_one_line(folder, name: str, damage, words: str) -> None:

@@ -98,9 +98,7 @@ def test_instructions_by_hand(content: bytes, expected: object) -> None:
     *((content, "damaged") for content in (b"g7\n.", b"I1\n\x86.", b"U\x09ab.", b"I1\nI2\na.")),
     (b"S'a\n.", "damaged: .*must be quoted"),
     (b"cos\nsystem\n.", "it wants to run os.system$"),
-    (b"U\x02osU\x06system\x93.", "damaged: STACK_GLOBAL requires str"),
     (b"c" + b"x" * 300 + b"\ny\n.", f"it wants to run {'x' * 100}$"),
-    (b"I1\n)R.", "damaged: .*not callable"),
     (ENCODE + b"(U\x01aU\x05ascii\x74R.", "text in the encoding 'ascii'"),
     (ENCODE + b"(K\x01U\x06latin1tR.", "text in the encoding 'latin1'"),
     (b"c__builtin__\nbytes\nI9\n\x85R.", "bytes of a value of type int"),
@@ -111,17 +109,13 @@ def test_instructions_by_hand(content: bytes, expected: object) -> None:
     *((content, "a dictionary with keys other than text, bytes and integers") for content in (
         b"}I2305843009213693951\nK\x01s.", b"}J\x00\x00\x10\x00K\x01s.",
         b"}K\x01K\x02\x86K\x01s.", b"}(K\x01K\x02)K\x04u.")),
-    (b"(I1\nd.", "damaged: list index out of range"),
-    (b"I1\nI2\nI3\ns.", "damaged: 'int' object does not support item assignment"),
     (ARRAY + b".", "an array without content"),
-    (ARRAY + b"(K\x01K\x02tb.", "damaged"),
     (b"I1\n(K\1K\2K\3K\4K\5tb.", "it fills a value that is not an array"),
     # Python's own would set an attribute of the stand-in.
     (ENCODE + b"}U\x01aK\x01sb.", "it fills a value that is not an array"),
     *((ARRAY + b"(K\x01K\x02" + given + b"I00\nU\x01atb.", "an array without a type or a shape")
       for given in (b"I3\n", b"\x85I3\n", DTYPE)),
     (ARRAY + b"(K\x01K\x02\x85" + DTYPE + b"I00\nK\x05tb.", "an array of type 'u1'"),
-    (ARRAY + b"(K\x01K\x02\x85" + DTYPE + b"I00\nU\x03abctb.", "damaged: cannot reshape"),
 ])  # fmt: skip
 def test_damage_and_danger_end_the_reading(content: bytes, message: str) -> None:
     assert_refused(message, load, content, kind=UnsafePickleError)
@@ -318,7 +312,6 @@ def test_other_layouts_are_refused(tmp_path, line: str) -> None:
     (1, "2\t2", "announces 8 pairs .* holds 4"),
     (1, "2\t1", "of the 2 pairs of fold 1, 2 instead of 1 are of one person; sort them"),
     (3, "Ann\t2\tBob_B\t1", "of the 4 pairs of fold 1, 1 instead of 2 are of one person"),
-    (4, "Ann\t1\t.Bob\t1", "line 4: .* is neither"),
     (3, "../Ann\t1\t2", "line 3: .* is neither"),
     (3, f"{'A' * 201}\t1\t2", "line 3: .* is neither"),
     (3, f"{'A' * 200}\t1\t2", "line 3: there is no image"),
@@ -360,7 +353,6 @@ def test_drawn_pairs_are_distinct_and_true() -> None:
     ([3, 3], 40, "only 6 pairs of the same identity, fewer than 20"),
     ([20], 40, "only 0 pairs of different identities, fewer than 20"),
     ([9, 9], 30, "do not fill 10 folds .* multiple of 20"),
-    ([9, 9], 0, "do not fill"),
 ])  # fmt: skip
 def test_impossible_draws_say_why(counts: list[int], count: int, message: str) -> None:
     assert_refused(message, drawn, counts, count, 10, kind=ConfigError)
