@@ -57,7 +57,7 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
     ):
         classifier = Classifier.create(
             config.classifier,
-            classes=dataset.num_classes,
+            classes=batches.num_classes,
             image_shape=dataset.training.shape,
             normalization=dataset.normalization,
             seed=seed,
@@ -74,10 +74,10 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
         saver = ModelSaver(classifier, run.world, run.folder)
         validation = partial(dataset.validation_batches, data, run.world)
         validator = Validator(classifier, validation, counts, run.world, run.log, best)
-        load_best = partial(best.saver.load, classifier.load_pretrained)
+        load_best = partial(best.load, classifier.load_pretrained)
         # Named as in checkpoints of version 0.1.0.
         run.restore(load_best, classifier=classifier, optimizer=optimizer, validator=best)
-        targets = SoftTargets(config.loss, dataset.num_classes, seed)
+        targets = SoftTargets(config.loss, batches.num_classes, seed)
         guard = FiniteGuard("stop", run.last_checkpoint)
         step = ClassifyStep(classifier, optimizer, targets, counts, stopwatch=clock, guard=guard)
         status = run.fit(

@@ -167,7 +167,7 @@ def evaluator(data_dir: Path) -> Callable[[Path], float]:
     dataset = open_images(config.data, config.run.seed)
     classifier = Classifier.create(
         ClassifierOptions(model=config.classifier.model),
-        classes=dataset.num_classes,
+        classes=dataset.training.num_classes,
         image_shape=dataset.training.shape,
         normalization=dataset.normalization,
         seed=0,

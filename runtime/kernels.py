@@ -32,7 +32,7 @@ with environment.leave_out("scipy"):
     import numba
     import numpy as np
     from llvmlite import ir
-    from numba import extending as extending
+    from numba import extending
     from numba.core import cgutils, config
     from numba.core.registry import cpu_target
 
@@ -74,9 +74,9 @@ def _compiled_into(function: Any) -> list[Any]:
     parts: list[Any] = []
     for name in function.__code__.co_names:
         value = function.__globals__.get(name)
-        # Of functions of Python, kernels call overloaded ones alone. An intrinsic is known by the
-        # function that makes its code.
-        called = getattr(value, "py_func", getattr(value, "_defn", value))
+        # Of functions of Python, kernels call overloaded ones alone. Intrinsics are in this file,
+        # next to the only functions that call them.
+        called = getattr(value, "py_func", value)
         if isinstance(value, _CONSTANTS):
             parts.append((name, repr(value)))
         elif isinstance(called, FunctionType):

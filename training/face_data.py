@@ -26,15 +26,13 @@ from data.options import FaceDataOptions
 from data.records.record_set import RecordSet
 from data.records.shards import JoinedSet, compared_files, open_sets
 from data.verification.bin_file import VerificationSet, read_bin
-from evaluation.features import check_finite, normalized
+from evaluation.features import FACE_SIZE, check_finite, normalized
 from parallel.world import World
 from partial_fc.head import PartialFC
 from runtime.errors import ConfigError, DataError
 from training.run_folder import check_data
 
 _log = logging.getLogger(__name__)
-
-FACE_SIZE = (112, 112)
 
 Batches = Union[FaceLoader, MemoryBatches]
 

@@ -56,11 +56,6 @@ class ImageData:
     files: Sequence[Path]
     """Files that have to be the same on all hosts."""
 
-    @property
-    def num_classes(self) -> int:
-        """The classes of the labels."""
-        return self.training.dataset.num_classes
-
     def num_examples(self, data: ImageDataOptions) -> int:
         """The images of an epoch.
 

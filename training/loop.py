@@ -126,7 +126,8 @@ def fit(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog) -> in
 def _prepared(step: Step, batches: Iterator[Any], updates: range, log: RunLog) -> Iterator[Any]:
     """Yield the batches; the step is told of each one of ``updates`` one update before it."""
     batch = next(batches)
-    log.sample(batch)
+    if log.files is not None:
+        log.files.sample(batch)
     for update in updates:
         following = next(batches)
         step.prepare(following, update)

@@ -87,6 +87,7 @@ class Run:
         stopwatch: where the time of an update goes.
         folder: of the model, checkpoints, logs and metrics.
         progress: its way through the data.
+        is_new: True if it goes on from no checkpoint.
     """
 
     progress: Progress
@@ -129,6 +130,7 @@ class Run:
             own = contents.describe(images) if self.world.rank == 0 else None
             self._about["data"] = self.world.broadcast_object(own, "data.contents")
         self._saved = resume.find(chosen.checkpoint, self._storage, self._about)
+        self.is_new = self._saved is None
         if self._saved and images is not None:
             insists = chosen.takes_other_images
             resume.check_images(self._saved, self._about["data"], insists=insists)
@@ -146,11 +148,6 @@ class Run:
         if not self._ranks.saves:
             # Its data is another than that of the workers that write checkpoints.
             self.progress = self.progress.from_epoch(self._config.schedule, source)
-
-    @property
-    def is_new(self) -> bool:
-        """True if it goes on from no checkpoint."""
-        return self._saved is None
 
     def epoch_plan(self) -> EpochPlan:
         """Where each update begins in the data; another one after each rebalancing."""
@@ -191,12 +188,10 @@ class Run:
             # reads files that the schedule overwrites.
             self._checkpointer.save(self.progress.start_update)
             self._checkpointer.finish()
-        self.log.begin_part(
-            self.progress.start_update,
-            total_updates=self.progress.total_updates,
-            ranks=self._ranks.size,
-            device=self._device,
-        )
+        if self.log.files is not None:
+            total, ranks = self.progress.total_updates, self._ranks.size
+            facts = {"total_updates": total, "ranks": ranks, "device": self._device}
+            self.log.files.begin_part(self.progress.start_update, facts)
 
     def fit(
         self,
@@ -239,7 +234,7 @@ class Run:
         if self._ranks.saves:
             # Nothing is written into a folder that has come into the place of the run's.
             if self._storage.is_first:
-                self.log.check_folder()
+                self.log.folder.check()
             action(update)
 
     def _rebalance(self, end: int) -> bool:
@@ -254,7 +249,7 @@ class Run:
             *(self._config.schedule, self._source, update, Position(epoch, 0)),
             first_epoch=self.progress.first_epoch,
         )
-        self.log.check_folder()
+        self.log.folder.check()
         # Workers that have come into the group of worker 0 learn of its checkpoints.
         last = self.world.broadcast_object(self._checkpointer.last, "checkpoint.last")
         self._storage = Storage.find(self.folder, self.world)

@@ -150,12 +150,10 @@ def locked(root: Path) -> Iterator[None]:
     """
     with explained(root):
         root.mkdir(parents=True, exist_ok=True)
-        descriptor = open_kept(root / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-    try:
-        _lock(descriptor, root)
+        file = open(open_kept(root / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT), "r+b")
+    with file:
+        _lock(file.fileno(), root)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _lock(descriptor: int, root: Path) -> None:

@@ -60,49 +60,25 @@ class ModelSaver:
         self, backbone: Network, world: World, models_root: Path, name: str = LAST
     ) -> None:
         """Args: what to save, over which ranks, in which folder, under which name."""
-        self._backbone, self._world = backbone, world
+        self._backbone, self.world = backbone, world
         self._prefix = models_root / name
 
     def save(self, update: int) -> None:
         """Save the network after ``update`` updates; returns when it is on disk, on all ranks."""
-        average_statistics(self._backbone, self._world)
-        if self._world.rank == 0:
+        average_statistics(self._backbone, self.world)
+        if self.world.rank == 0:
             self._backbone.export(self._prefix)
             _log.info("update %d: model saved in %s-*", update, self._prefix)
-        self._world.barrier()
-
-    def is_gone(self) -> bool:
-        """Return True, and warn, if the saved network is gone; the ranks call it together."""
-        path = checkpoint_paths(self._prefix, 0)[1]
-        is_gone = bool(self._world.broadcast_object(not path.is_file(), "saved.gone"))
-        if is_gone:
-            _log.warning("%s is gone: the run goes on without it", path)
-        return is_gone
-
-    def load(self, read: Callable[[Path, int], object]) -> None:
-        """Give every rank the saved network, which rank 0 reads; nothing changes if it is gone.
-
-        Raises:
-            DataError: the file is broken or of another network.
-        """
-        if self.is_gone():
-            return
-        if self._world.rank == 0:
-            read(self._prefix, 0)
-        parameters = self._backbone.parameters.values()
-        make_equal([parameter.data() for parameter in parameters], self._world)
-        _log.info("going on from the network in %s-*", self._prefix)
+        self.world.barrier()
 
 
-class BestModel(Stateful):
+class BestModel(ModelSaver, Stateful):
     """Keeps the model in ``model-best-*`` if none was better before.
 
     Models are compared by the accuracy on one set, or by the mean over all sets. Of equal ones the
     earlier stays.
 
     Attributes:
-        world: the ranks that keep it together.
-        saver: of the files.
         accuracies: of the model that is kept, by set; empty before the first.
     """
 
@@ -110,8 +86,8 @@ class BestModel(Stateful):
         self, network: Network, world: World, folder: Path, deciding: Optional[str] = None
     ) -> None:
         """Keep a network in the folder of a run; the ``deciding`` set counts, or all of them."""
-        self.saver = ModelSaver(network, world, folder, BEST)
-        self.world, self._deciding = world, deciding
+        super().__init__(network, world, folder, BEST)
+        self._deciding = deciding
         self.accuracies: dict[str, float] = {}
 
     def keep(self, update: int, found: Mapping[str, float]) -> Mapping[str, float]:
@@ -127,9 +103,23 @@ class BestModel(Stateful):
         both = dict(found), self.accuracies
         found, self.accuracies = self.world.broadcast_object(both, "best.accuracies")
         if found and self._is_best(found):
-            self.saver.save(update)
+            self.save(update)
             self.accuracies = dict(found)
         return self.accuracies
+
+    def load(self, read: Callable[[Path, int], object]) -> None:
+        """Give every rank the kept network, if any, which rank 0 reads.
+
+        Raises:
+            DataError: the file is broken or of another network.
+        """
+        if not self.accuracies:
+            return
+        if self.world.rank == 0:
+            read(self._prefix, 0)
+        parameters = self._backbone.parameters.values()
+        make_equal([parameter.data() for parameter in parameters], self.world)
+        _log.info("going on from the network in %s-*", self._prefix)
 
     @override
     def export_state(self, update: int) -> State:
@@ -138,7 +128,9 @@ class BestModel(Stateful):
     @override
     def load_state(self, saved: Saved) -> None:
         self.accuracies = saved.numbers("accuracies")
-        if self.accuracies and self.saver.is_gone():
+        path = checkpoint_paths(self._prefix, 0)[1]
+        if self.world.broadcast_object(not path.is_file(), "saved.gone") and self.accuracies:
+            _log.warning("%s is gone: the run goes on without it", path)
             self.accuracies = {}
 
     def _is_best(self, found: Mapping[str, float]) -> bool:

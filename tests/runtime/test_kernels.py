@@ -33,7 +33,7 @@ def doubled(x):
     return 2 * x
 """
 CALLED = """
-from runtime.kernels import extending, inlined, overload, types
+from runtime.kernels import inlined, overload
 
 def stub(x):
     raise NotImplementedError
@@ -45,16 +45,9 @@ def _stub(x):
 @inlined
 def helper(x):
     return x + 1
-
-@extending.intrinsic
-def intrinsic(context, x):
-    def generate(target, builder, signature, arguments):
-        one = target.get_constant(types.int64, 0 + 1)
-        return builder.add(arguments[0], one)
-    return types.int64(types.int64), generate
 """
 CALLERS = """
-from called import helper, intrinsic, stub
+from called import helper, stub
 from constants import OFFSET
 from runtime.kernels import inlined, unlocked_kernel
 
@@ -71,16 +64,12 @@ def of_stub(x):
     return stub(x)
 
 @unlocked_kernel
-def of_intrinsic(x):
-    return intrinsic(x)
-
-@unlocked_kernel
 def of_constant(x):
     return x + 1 + OFFSET
 """
 RUN = """
 import callers
-kernels = [getattr(callers, f"of_{name}") for name in ("helper", "stub", "intrinsic", "constant")]
+kernels = [getattr(callers, f"of_{name}") for name in ("helper", "stub", "constant")]
 print(*(kernel(0) for kernel in kernels), *(bool(kernel.stats.cache_hits) for kernel in kernels))
 """
 
@@ -207,13 +196,13 @@ def test_a_kernel_is_compiled_anew_if_what_it_calls_has_changed(tmp_path: Path) 
         places = {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
         return finish(sys.executable, "-B", "-c", RUN, **places).stdout.strip()
 
-    assert run() == "1 1 1 1 False False False False"
-    assert run() == "1 1 1 1 True True True True"
+    assert run() == "1 1 1 False False False"
+    assert run() == "1 1 1 True True True"
     (tmp_path / "called.py").write_text(CALLED.replace("+ 1", "+ 5"))
-    assert run() == "5 5 5 1 False False False True"
+    assert run() == "5 5 1 False False True"
     # A constant of another file; that of the kernel's file is as old as it was.
     (tmp_path / "constants.py").write_text("OFFSET = 2")
-    assert run() == "5 5 5 3 True True True False"
+    assert run() == "5 5 3 True True False"
 
 
 if __name__ == "__main__":

@@ -140,9 +140,10 @@ def test_periods_go_on_where_worker_0_is_and_through_their_own_share(tmp_path: P
     assert run.fit(step, [Every(save, epochs=1, on_stop=True)], lambda: {"loss": 1.0}) == 0
     assert ranks.met == [(2, 20), (4, 130)]
     assert pauses == [10, 20, 125, 130, 235, 240] and settled == [20, 130, 240]
-    assert run.log.check_folder.call_count == 4 + 2
-    run.log.begin_part.assert_called_once_with(0, total_updates=60, ranks=1, device="")
-    assert run.log.sample.mock_calls == [call(step.batches[number]) for number in (0, 20, 30)]
+    assert run.log.folder.check.call_count == 4 + 2
+    facts = {"total_updates": 60, "ranks": 1, "device": ""}
+    run.log.files.begin_part.assert_called_once_with(0, facts)
+    assert run.log.files.sample.mock_calls == [call(step.batches[number]) for number in (0, 20, 30)]
     reported = run.log.update.call_args.kwargs
     assert reported["averages"]() == {"loss": 1.0, "staleness": 2.0}
     assert reported["images"] == run._config.data.batch_size

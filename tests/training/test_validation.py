@@ -172,8 +172,9 @@ def test_every_rank_gets_the_best_network_of_rank_0(tmp_path: Path, caplog) -> N
 
     def rank_main(world: ThreadWorld) -> dict[str, np.ndarray]:
         classifier = make(1)
-        saver = ModelSaver(classifier, world, tmp_path / str(world.rank), BEST)
-        saver.load(classifier.load_pretrained)
+        best = BestModel(classifier, world, tmp_path / str(world.rank))
+        best.load_state(SavedValues(accuracies={"validation": 0.5}))
+        best.load(classifier.load_pretrained)
         return tensors(classifier)
 
     (tmp_path / "0").mkdir()
@@ -228,7 +229,7 @@ def make_validator(batches, world: World) -> tuple[Validator, list[Any], list[in
     records: list[Any] = []
     log = SimpleNamespace(record=lambda update, numbers, target: records.append(numbers))
     network, best = FirstPixels(world), BestModel(Mock(), world, Path())
-    best.saver = SimpleNamespace(save=(saved := []).append)
+    best.save = (saved := []).append
     return Validator(network, batches, counts, world, log, best), records, saved
 
 

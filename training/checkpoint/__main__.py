@@ -101,9 +101,9 @@ def merge(checkpoint: Checkpoint, rows: Optional[SavedRows], output: Path) -> st
         with zipfile.ZipFile(files.open(output), "w") as archive:
             for name, dtype, shape, pieces in arrays:
                 # As ``numpy.savez`` writes it, which would need the whole array.
-                described = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+                about = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                    np.lib.format.write_array_header_1_0(file, described)  # type: ignore[no-untyped-call]
+                    np.lib.format.write_array_header_1_0(file, about)  # type: ignore[no-untyped-call]
                     for piece in pieces:
                         file.write(np.ascontiguousarray(piece).data)
     return f"{output}: {len(arrays)} arrays, for numpy.load"

@@ -26,7 +26,6 @@ people; CRC-32 reads 0.9 GB/s here, BLAKE2 and SHA-256 0.2.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import threading
@@ -39,7 +38,13 @@ from typing import BinaryIO
 import numpy as np
 
 from runtime.errors import DataError
-from runtime.files import as_data_error, create, flush_folder, make_folder, write_atomically
+from runtime.files import (
+    StagedFiles,
+    as_data_error,
+    flush_folder,
+    make_folder,
+    write_atomically,
+)
 from runtime.state import Stored
 from training.checkpoint import layout
 from training.checkpoint.layout import CHUNK, Entry, Part, RankFile
@@ -69,15 +74,12 @@ def write_rank(folder: Path, rank: int, arrays: Mapping[str, Stored]) -> None:
             gone.
     """
     folder.mkdir(exist_ok=True)
-    with create(folder / layout.file_name(rank)) as file:
-        entries = [_write_array(file, name, array) for name, array in arrays.items()]
-        size = file.tell()
-        _flush(file)
     partial = folder / f".{_marker(rank)}"
-    with create(partial) as file:
-        file.write(json.dumps(asdict(RankFile(size, tuple(entries)))).encode())
-        _flush(file)
-    flush_folder(folder)
+    with StagedFiles() as staged:
+        file = staged.open(folder / layout.file_name(rank))
+        entries = [_write_array(file, name, array) for name, array in arrays.items()]
+        table = RankFile(file.tell(), tuple(entries))
+        staged.open(partial).write(json.dumps(asdict(table)).encode())
     # The first rank may publish now, after which there is no such folder any more.
     partial.rename(folder / _marker(rank))
 
@@ -197,8 +199,3 @@ def _write_array(file: BinaryIO, name: str, stored: Stored) -> Entry:
 
 def _marker(rank: int) -> str:
     return f"rank-{rank:04d}.json"
-
-
-def _flush(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())

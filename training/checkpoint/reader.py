@@ -94,10 +94,8 @@ class Checkpoint:
             entry = file[name]
             last = min(stop, entry.stop)
             if entry.start <= reached < last:
-                yield (
-                    reached - start,
-                    self._map(rank, entry)[reached - entry.start : last - entry.start],
-                )
+                rows = self._map(rank, entry)[reached - entry.start : last - entry.start]
+                yield reached - start, rows
                 reached = last
         if reached != stop:
             raise DataError(f"{self.path} lacks rows of {name!r} between {start} and {stop}")

@@ -49,7 +49,7 @@ def find(resume: str, storage: Storage, about: Mapping[str, Any]) -> Optional[Sa
     for found in _survey(Path(resume) if is_named else None, storage):
         if not is_named and found.is_unfinished(storage):
             if storage.is_first:
-                lacking = layout.lacking(found.missing, found.hosts)
+                lacking = layout.lacking(found.whole.missing, found.whole.hosts)
                 _log.warning("%s is not complete: it lacks %s", found.title, lacking)
             _rename(found, storage)
             continue
@@ -106,30 +106,28 @@ class _Found:
     Attributes:
         paths: where it is, by the first rank that has the folder.
         parts: what is there, without the tables of arrays; of no ranks if it cannot be read.
+        whole: all parts together.
     """
 
     def __init__(self, places: Mapping[int, tuple[Path, Part]]) -> None:
         self.paths = {first: path for first, (path, _) in places.items()}
         self.parts = {first: part for first, (_, part) in places.items()}
-        self.any = next(iter(self.parts.values()))
-        self.hosts = self.any.hosts
-        self.title = f"the checkpoint of update {self.any.update}"
-        present = set[int]().union(*(part.files for part in self.parts.values()))
-        # The ranks whose files are in none of the folders.
-        self.missing = [rank for rank in range(len(self.hosts)) if rank not in present]
+        files = {rank: file for part in self.parts.values() for rank, file in part.files.items()}
+        self.whole = replace(next(iter(self.parts.values())), files=files)
+        self.title = f"the checkpoint of update {self.whole.update}"
 
     def is_unfinished(self, storage: Storage) -> bool:
         """True if the hosts of this run have not written all of it: the run was killed."""
-        hosts = {self.hosts[rank] for rank in self.missing}
+        hosts = {self.whole.hosts[rank] for rank in self.whole.missing}
         return bool(hosts) and hosts <= {*storage.hosts}
 
     def lacks(self, storage: Storage) -> dict[int, list[int]]:
         """Return the files to copy into each folder of the run that lacks some, by its first."""
         found = {}
-        is_same = storage.world.size == self.any.world_size
+        is_same = storage.world.size == self.whole.world_size
         for first in sorted(set(storage.firsts)):
             here = self.parts[first].files if first in self.parts else ()
-            needed = storage.members(first) if is_same else range(self.any.world_size)
+            needed = storage.members(first) if is_same else range(self.whole.world_size)
             if lacking := [rank for rank in needed if rank not in here]:
                 found[first] = lacking
         return found
@@ -137,7 +135,7 @@ class _Found:
 
 def _refusal(found: _Found, storage: Storage) -> DataError:
     """Name what folders lack, and the command that brings it there."""
-    hosts, any_path = dict(enumerate(found.hosts)), next(iter(found.paths.values()))
+    hosts, any_path = dict(enumerate(found.whole.hosts)), next(iter(found.paths.values()))
     for first, part in found.parts.items():
         hosts.update(dict.fromkeys(part.files, storage.hosts[first]))
     remedies = [
@@ -169,7 +167,7 @@ def _survey(named: Optional[Path], storage: Storage) -> list[_Found]:
         for path, part in listed:
             key = (part.serial, part.update, part.save) if part.world_size else (first, path)
             joined.setdefault(key, {})[first] = path, part
-    return sorted(map(_Found, joined.values()), key=lambda one: one.any.age, reverse=True)
+    return sorted(map(_Found, joined.values()), key=lambda one: one.whole.age, reverse=True)
 
 
 def _summary(part: Part) -> Part:
@@ -197,11 +195,7 @@ def _rename(found: _Found, storage: Storage) -> None:
     """Put aside what each folder has of a checkpoint; the first rank of the folder does it."""
     here = found.paths.get(storage.world.rank)
     if here is not None:
-        try:
-            aside = files.set_aside(here)
-            _log.warning("renamed to %s; trying the checkpoint before it", aside)
-        except OSError as refused:
-            _log.warning("%s cannot be renamed (%s)", here, refused.strerror)
+        _log.warning("renamed to %s; trying the checkpoint before it", files.set_aside(here))
 
 
 def _compare(saved: SavedRun, about: Mapping[str, Any]) -> None:

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import logging
 import shutil
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, Optional
 
 from runtime.errors import DataError
@@ -56,16 +55,25 @@ class Checkpointer:
         self._keep = keep
         self._about = about
         self.last = resumed
-        self._thread: Optional[threading.Thread] = None
+        self._thread: Optional[Thread] = None
         self._pending: Optional[Path] = None
         self._error: Optional[Exception] = None
         # This rank's file is written, or cannot be; another rank's cannot be.
-        self._written, self._cancelled = threading.Event(), threading.Event()
+        self._written, self._cancelled = Event(), Event()
         self._when_saved: list[Callable[[Sequence[int]], None]] = []
         self._attempt = self._world.broadcast_object(uuid.uuid4().hex[:12], "checkpoint.attempt")
         self._serial, self._taken = 0, set[str]()
-        if keep:
-            self._prepare_folder()
+        if not keep:
+            return
+        own = []
+        if storage.is_first:
+            with explained(storage.root):
+                files.prepare(self._root)
+            own = [(path.name, part.serial) for path, part in files.candidates(self._root)]
+        # Checkpoints are named and numbered after all that there are.
+        for listed in storage.gather(own, "checkpoint.names").values():
+            self._taken |= {name for name, _ in listed}
+            self._serial = max([self._serial, *(serial for _, serial in listed)])
 
     def rehearse(self, update: int) -> None:
         """Copy everything once, after ``update`` updates, without writing it.
@@ -94,8 +102,8 @@ class Checkpointer:
         self._error = None
         self._written.clear()
         self._cancelled.clear()
-        write = partial(self._write, self._pending, update, arrays, values)
-        self._thread = threading.Thread(target=write, name="checkpoint", daemon=True)
+        written = self._pending, update, arrays, values
+        self._thread = Thread(target=self._write, args=written, name="checkpoint", daemon=True)
         self._thread.start()
         _log.info(
             "update %d: checkpoint of %.1f MiB on this rank: training paused for %.2f s",
@@ -178,14 +186,3 @@ class Checkpointer:
         own = error and (getattr(error, "strerror", None) or str(error) or repr(error))
         reasons = gather(self._world, own, "checkpoint.reasons")
         return next(((rank, found) for rank, found in enumerate(reasons) if found), None)
-
-    def _prepare_folder(self) -> None:
-        """Make the folder, and name and number the checkpoints after all that there are."""
-        own = []
-        if self._storage.is_first:
-            with explained(self._storage.root):
-                files.prepare(self._root)
-            own = [(path.name, part.serial) for path, part in files.candidates(self._root)]
-        for listed in self._storage.gather(own, "checkpoint.names").values():
-            self._taken |= {name for name, _ in listed}
-            self._serial = max([self._serial, *(serial for _, serial in listed)])

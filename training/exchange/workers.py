@@ -285,12 +285,9 @@ class ServerWorkers(Ranks):
         """Groups and shares of the next period, by the workers' images/s."""
         measured = " ".join(f"{speed:.0f}" for speed in speeds)
         found = self._groups.anew(speeds, self._num_images)
-        if found is None:
-            _log.warning(
-                "epoch %d: images/s of the workers %s: groups and shares stay as they are, because "
-                "a worker would read less than a batch, or has done too little to be measured",
-                *(epoch, measured),
-            )
-            return self._groups
-        _log.info("epoch %d: images/s of the workers %s: %s", epoch, measured, found)
-        return found
+        kept = (
+            "groups and shares stay as they are, because a worker would read less than a batch, or "
+            "has done too little to be measured"
+        )
+        _log.info("epoch %d: images/s of the workers %s: %s", epoch, measured, found or kept)
+        return found or self._groups

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
@@ -88,7 +88,7 @@ class RunFiles:
         )
         self._events.append(b"".join(_framed(event.SerializeToString()) for event in events))
 
-    def begin_part(self, update: int, facts: Mapping[str, Union[str, float]]) -> None:
+    def begin_part(self, update: int, facts: Mapping[str, object]) -> None:
         """Note that the run begins, or goes on, after ``update`` updates."""
         with _harmless("where the run was started"):
             make_folder(self._folder)

@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional
 
-from data.batches.loader import Batch
 from evaluation.verification import VerificationResult
 from runtime.files import HeldFolder
 from runtime.stopwatch import PARTS, WAITING, Stopwatch
@@ -86,12 +85,14 @@ class RunLog:
 
     Attributes:
         stopwatch: counts the time of the parts of an update, whose shares are reported.
+        folder: of the run, whose ``check`` raises ``DataError`` if it is no longer at its path.
+        files: those that rank 0 writes for other programs; None on another rank.
         total: the sum over the reported intervals since ``start``; None before the first.
     """
 
     def __init__(
         self,
-        models_root: Union[str, Path],
+        models_root: Path,
         *,
         rank: int,
         world_size: int,
@@ -110,14 +111,19 @@ class RunLog:
         self.total: Optional[Throughput] = None
         self._update = self._total_updates = 0
         self._open_interval()
-        root = Path(models_root)
-        with explained(root):
-            self._files = RunFiles(root) if rank == 0 else None
-            file = FileHandler(root, rank)
-            self._folder = HeldFolder("--models-root", root, LOCK)
+        with explained(models_root):
+            self.files = RunFiles(models_root) if rank == 0 else None
+            file = FileHandler(models_root, rank)
+            self.folder = HeldFolder("--models-root", models_root, LOCK)
         self._screen = ScreenHandler(rank)
         self._handlers = (file, self._screen)
-        self._attach(rank)
+        root_logger = logging.getLogger()
+        self._former_level = root_logger.level
+        root_logger.setLevel(logging.INFO)
+        line = f"%(asctime)s rank {rank} %(levelname)s: %(message)s"
+        for handler in self._handlers:
+            handler.setFormatter(LineFormatter(line, "%Y-%m-%d %H:%M:%S"))
+            root_logger.addHandler(handler)
         self._watchdog = Watchdog(
             stall_timeout,
             rank=rank,
@@ -125,24 +131,14 @@ class RunLog:
             log_file=Path(file.baseFilename),
             others=others,
         )
-        _log.info("rank %d of %d, files in %s", rank, world_size, root)
-
-    def begin_part(self, update: int, **facts: Union[str, float]) -> None:
-        """Note for the report where, with what and after which update the run begins or goes on."""
-        if self._files is not None:
-            self._files.begin_part(update, facts)
-
-    def sample(self, batch: Batch) -> None:
-        """Keep images of the first batch for the report."""
-        if self._files is not None:
-            self._files.sample(batch)
+        _log.info("rank %d of %d, files in %s", rank, world_size, models_root)
 
     def write_report(self) -> None:
         """Write the report of the run, on rank 0 only; nothing is watched any more."""
         self._watchdog.close()
-        if self._files is not None:
-            self.check_folder()
-            self._files.write_report()
+        if self.files is not None:
+            self.folder.check()
+            self.files.write_report()
 
     def start(self, total_updates: int, update: int = 0) -> None:
         """Start the clock right before the first update, after ``update`` finished ones.
@@ -215,12 +211,8 @@ class RunLog:
             "xnorm": result.xnorm,
         }
         self.record(update, numbers, target=name)
-        if self._files is not None:
-            self._files.verification(name, result)
-
-    def check_folder(self) -> None:
-        """Raise ``DataError`` if the folder of the run is no longer at its path."""
-        self._folder.check()
+        if self.files is not None:
+            self.files.verification(name, result)
 
     def record(self, update: int, numbers: Mapping[str, float], *, target: str = "") -> None:
         """Write numbers to the metric files, on rank 0 only; see ``RunFiles.write``.
@@ -228,10 +220,10 @@ class RunLog:
         Raises:
             DataError: the disk is full, or the folder of the run is no longer at its path.
         """
-        if self._files is not None:
+        if self.files is not None:
             # The open files would move with it.
-            self.check_folder()
-            self._files.write(update, numbers, target=target)
+            self.folder.check()
+            self.files.write(update, numbers, target=target)
 
     def summarize(self) -> None:
         """Log the memory, and where time went since ``start``, whether input was the bottleneck."""
@@ -240,18 +232,6 @@ class RunLog:
             _log.info("time: %s", self.total.describe_shares())
             _log.info("%s", self.total.judge_input())
 
-    def close(self) -> None:
-        """Close the files and detach from Python's logging."""
-        self._watchdog.close()
-        self._screen.bar.close()
-        if self._files is not None:
-            self._files.close()
-        for handler in self._handlers:
-            logging.getLogger().removeHandler(handler)
-            handler.close()
-        self._folder.close()
-        logging.getLogger().setLevel(self._former_level)
-
     def __enter__(self) -> RunLog:
         return self
 
@@ -259,31 +239,19 @@ class RunLog:
         if error is not None:
             # The program prints the error itself.
             _log.error("stopped after update %d", self._update, exc_info=error, extra=OFF_SCREEN)
-        self.close()
-
-    def _attach(self, rank: int) -> None:
-        root_logger = logging.getLogger()
-        self._former_level = root_logger.level
-        root_logger.setLevel(logging.INFO)
-        line = f"%(asctime)s rank {rank} %(levelname)s: %(message)s"
+        self._watchdog.close()
+        self._screen.bar.close()
+        if self.files is not None:
+            self.files.close()
         for handler in self._handlers:
-            handler.setFormatter(LineFormatter(line, "%Y-%m-%d %H:%M:%S"))
-            root_logger.addHandler(handler)
+            logging.getLogger().removeHandler(handler)
+            handler.close()
+        self.folder.close()
+        logging.getLogger().setLevel(self._former_level)
 
     def _open_interval(self) -> None:
         self.stopwatch.lap()
         self._interval_started, self._images, self._pauses = self._clock(), 0, 0.0
-
-    def _close_interval(self) -> Throughput:
-        """Return what was counted since the last report, and open the next interval."""
-        seconds = max(self._clock() - self._interval_started - self._pauses, 1e-9)
-        interval = Throughput(self._images, seconds, self.stopwatch.lap(seconds))
-        # The first interval counts only as long as there is no other: it compiles, and its first
-        # batches are not loaded during an earlier update.
-        self.total = self.total + interval if self.total and self._reports > 1 else interval
-        self._reports += 1
-        self._open_interval()
-        return interval
 
     def _report(self, loss: float, lr: float, averages: Mapping[str, float]) -> None:
         """Report the numbers of an update, and the speed and shares since the last report.
@@ -291,7 +259,13 @@ class RunLog:
         The seconds that are left are those at the average pace of the run, with verifications and
         saves.
         """
-        interval = self._close_interval()
+        seconds = max(self._clock() - self._interval_started - self._pauses, 1e-9)
+        interval = Throughput(self._images, seconds, self.stopwatch.lap(seconds))
+        # The first interval counts only as long as there is no other: it compiles, and its first
+        # batches are not loaded during an earlier update.
+        self.total = self.total + interval if self.total and self._reports > 1 else interval
+        self._reports += 1
+        self._open_interval()
         pace = (self._clock() - self._started) / (self._update - self._first_update)
         report = {
             "loss": loss,

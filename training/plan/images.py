@@ -27,7 +27,7 @@ def describe(config: ImageConfig) -> str:
     data = open_images(config.data, config.run.seed)
     classifier = Classifier.create(
         config.classifier,
-        classes=data.num_classes,
+        classes=data.training.num_classes,
         image_shape=data.training.shape,
         normalization=data.normalization,
         seed=config.run.seed,
@@ -47,7 +47,7 @@ def describe(config: ImageConfig) -> str:
             "device": "cpu",
             "ranks": ranks,
             "batch_size": batch,
-            "num_classes": data.num_classes,
+            "num_classes": data.training.num_classes,
             "num_images": images,
             "updates_per_epoch": per_epoch,
             "updates": config.schedule.total_updates(per_epoch),
