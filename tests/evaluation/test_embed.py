@@ -175,13 +175,11 @@ def test_two_ranks_under_horovodrun(model: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--out x faces", "--model"),
         ("--model m,0 faces", "--out"),
         ("--model m --out x faces", "'m' is not PREFIX,EPOCH"),
         ("--model m,0 --out x gone", "gone does not exist; name images"),
         ("--model m,0 --out x empty", "empty holds no images"),
         ("--model m,0 --out x faces", "m-symbol.json"),
-        ("--model m.onnx --out x faces", "m.onnx cannot be read"),
         ("--model m.onnx --dtype bfloat16 --out x faces", "--dtype bfloat16 is for n"),
         ("MODEL --out faces/ann/0.png/x faces", "cannot be written: .*; choose another"),
         ("--image_size 3,112,112 --batch_size 8", "type `--image-size 112 112`"),

@@ -36,8 +36,7 @@ def test_tables_are_mapped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"\x93NUMPY", b"\x93NUMPY\x01\0\xff\xff", b"\x93NUMPY\x02\0" + bytes(200),
-        b"\x93NUMPY\x09\0" + bytes(200),
+        b"", b"\x93NUMPY\x01\0\xff\xff", b"\x93NUMPY\x09\0" + bytes(200),
         npy(TABLE)[:-1], npy(TABLE) + b"\0", npy(TABLE[0]), npy(TABLE.reshape(1, 6, 2)),
         *(npy(TABLE.astype(kind)) for kind in (int, complex, object)),
         *(npy(TABLE).replace(b"(6, 2)", shape) for shape in (b"(-6,2)", b"(6,9)")),
@@ -191,7 +190,6 @@ def test_threshold_and_leave_self_out(capsys: pytest.CaptureFixture[str]) -> Non
         ("--threshold 1.5", "--threshold: '1.5' is no cosine"),
         ("--out g.npy/m.tsv", "g.npy/m.tsv cannot be written: "),
         ("--out ./p.tsv", "p.tsv would replace what this command reads"),
-        ("--out g.npy", "g.npy would replace what this command reads"),
         ("--probes n.npy", "n.tsv cannot be read as an index of embeddings: No such file"),
         ("--probes w.npy", "g.npy has rows of 3 numbers, w.npy of 4"),
     ],
