@@ -1,28 +1,29 @@
 """What servers and workers send each other, and a worker's exchange with servers in memory."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import pickle
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import pytest
 
 from parallel.parameter_server import assignment, connections
-from parallel.parameter_server.assignment import Assignment, Share
+from parallel.parameter_server.assignment import SCHEMES, WORKER, Assignment, Share
 from parallel.parameter_server.buckets import Bucket, plan, table_key
+from parallel.parameter_server.exchange import Exchange
 from parallel.parameter_server.messages import TAIL, Settings, Tail, Trace
+from parallel.parameter_server.server import Updater
+from parallel.world import LoneWorld, World
 from runtime.errors import ConfigError, DataError
-from tests.parallel.parameter_server.near_servers import (
-    NearServers,
-    applied,
-    gradients,
-)
-from tests.soak.replay import replay
+from runtime.mxnet import mx
 from tests.support.thread_world import ThreadWorld, run_ranks
 
 LONE = Assignment(
@@ -135,6 +136,85 @@ def test_lines_are_in_the_file_at_once(tmp_path: Path, monkeypatch) -> None:
     trace.write("push")
 
 
+class NearServers:
+    """MXNet's key-value store of all workers, with the updater of the real servers.
+
+    A test decides in which order the pushes and pulls of several workers reach the servers. Not
+    for threads that run at once.
+
+    Attributes:
+        arrays: by key.
+        before: is called with "push" or "pull" and the number of a bucket, before that is done.
+    """
+
+    rank = 0
+
+    def __init__(self, monkeypatch, workers: int, servers: int, **assignment) -> None:
+        self.arrays: dict[int, Any] = {}
+        self.before: Callable[[str, int], None] = lambda what, bucket: None
+        given = {"bucket_elements": 4, **assignment}
+        place = (WORKER, "127.0.0.1", 1, "127.0.0.1", "lo")
+        self.assignment = Assignment(*place, workers, servers, **given)
+        self._updaters: list[Updater] = []
+        monkeypatch.setattr(mx.kv, "create", lambda kind: self)
+
+    def worker(
+        self, number: int, scheme: str = "dist_async", group: Optional[World] = None, **options
+    ) -> Any:
+        """Start a worker whose ``weights`` are the servers': 0, 1, 2 ... in two parameters."""
+        own = replace(self.assignment, worker=number)
+        worker: Any = Exchange(
+            SCHEMES[scheme], own, group or LoneWorld(), staleness=None, batch_size=1, **options
+        )
+        worker.weights = [mx.nd.arange(5), mx.nd.arange(5, 12)]
+        worker.start(worker.weights, [1.0, 1.0], momentum=0.0, weight_decay=0.0, version=0)
+        return worker
+
+    def init(self, keys, arrays) -> None:
+        for key, array in self._each("init", keys, arrays):
+            self.arrays.setdefault(key, array.copy())
+
+    def push(self, keys, arrays) -> None:
+        for key, array in self._each("push", keys, arrays):
+            self._updaters[key * 9973 % len(self._updaters)](key, array.copy(), self.arrays[key])
+
+    def pull(self, keys, out) -> None:
+        for key, array in self._each("pull", keys, out):
+            array[:] = self.arrays[key]
+
+    def _each(self, what: str, keys, arrays) -> Iterator[tuple[int, Any]]:
+        # The shared table has a single key.
+        buckets = isinstance(keys, list)
+        for number, pair in enumerate(zip(keys, arrays) if buckets else [(keys, arrays)]):
+            if buckets:
+                self.before(what, number)
+            yield pair
+
+    def _send_command_to_servers(self, head: int, body: str) -> None:
+        if not self._updaters:
+            names = (f"server-{number}" for number in range(self.assignment.num_servers))
+            traces = [Trace(self.assignment.trace, name) for name in names]
+            self._updaters = [Updater(Settings.decode(body), trace) for trace in traces]
+
+    def _barrier(self) -> None:
+        return
+
+
+def gradients() -> list:
+    """Of the weights of ``NearServers.worker``: 1 everywhere."""
+    return [mx.nd.ones(5), mx.nd.ones(7)]
+
+
+def applied(folder: Path) -> dict[int, list[tuple[int, ...]]]:
+    """By bucket, what the servers wrote: pusher, sent version, version and staleness."""
+    found: dict[int, list[tuple[int, ...]]] = {}
+    for path in folder.glob("server-*"):
+        for line in path.read_text().splitlines():
+            key, *numbers = map(int, line.split())
+            found.setdefault(key, []).append(tuple(numbers))
+    return found
+
+
 def test_a_worker_begins_with_the_weights_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts of different types may round a little differently."""
     for factor, is_equal in ((1.0, True), (1.0005, True), (1.01, False)):
@@ -176,7 +256,6 @@ def test_a_push_returns_each_buckets_own_version(tmp_path: Path, monkeypatch) ->
     # Learning rate 1, gradient 1, no momentum: each update takes 1 / staleness.
     assert fast.weights[0].asnumpy()[0] == pytest.approx(0 - (1 + 1 / 2 + 1 + 1))
     assert fast.weights[0].asnumpy()[4] == pytest.approx(4 - (1 + 1 + 1 / 3 + 1 / 2))
-    # The version of all weights is that of the bucket with the fewest.
     assert [*seen, fast.version] == [1, 2, 4]
 
 
@@ -211,26 +290,6 @@ def test_workers_go_on_in_other_groups(tmp_path: Path, monkeypatch) -> None:
     members[1].step(gradients(), lr=1.0)
     first, *_ = applied(tmp_path).values()
     assert first == [(1, 0, 0, 1), (0, 1, 1, 1)]
-
-
-def test_a_worker_killed_between_two_buckets_leaves_usable_servers(tmp_path, monkeypatch) -> None:
-    """Killed while it pushes, under --tolerate-workers; the first bucket is ahead for good."""
-    servers = NearServers(monkeypatch, workers=2, servers=2, trace=str(tmp_path))
-    killed, other = servers.worker(0), servers.worker(1)
-
-    def kill(what: str, bucket: int) -> None:
-        if (what, bucket) == ("push", 1):
-            raise KeyboardInterrupt
-
-    servers.before = kill
-    with pytest.raises(KeyboardInterrupt):
-        killed.step(gradients(), lr=1.0)
-    servers.before = lambda what, bucket: None
-    for _ in range(3):
-        other.step(gradients(), lr=1.0)
-    found = replay(tmp_path, is_complete=False)
-    assert found.messages == [] and found.mismatches == 0
-    assert (found.largest, found.uneven, other.version) == (2, 3, 3)
 
 
 def test_the_rate_is_that_of_twenty_steps_and_a_pause_ends_with_the_next(monkeypatch) -> None:

@@ -1,5 +1,7 @@
 """Jobs of a scheduler, servers and workers as processes on 127.0.0.1, also under attack."""
 
+from __future__ import annotations
+
 import json
 import math
 import os
@@ -7,21 +9,26 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
+from parallel.launch.launcher import SERVE
+from parallel.launch.network_interface import free_port
 from parallel.parameter_server import assignment
-from parallel.parameter_server.assignment import KEY, SCHEMES
+from parallel.parameter_server.assignment import KEY, SCHEDULER, SCHEMES, SERVER, WORKER, Assignment
 from parallel.parameter_server.exchange import Exchange
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
-from tests.parallel.parameter_server.server_job import ServerJob
 from tests.support import attacker
-from tests.support.launch import ROOT, finish, ranks
+from tests.support.job import Watched
+from tests.support.launch import ROOT, clean_environment, finish, ranks
 from tests.support.processes import listeners
 
 pytestmark = pytest.mark.launcher
@@ -38,27 +45,14 @@ def main(folder: Path, turns: list[int]) -> None:
     """Pull and push as a worker in a given order, and write what it got.
 
     All pull in the beginning; the worker whose turn it is pushes a gradient of 1 at the rate of 1,
-    and pulls. Without turns, all make three steps together by dist_sync, with gradients 1, 2, ...
+    and pulls.
     """
     own = assignment.find(os.environ)
     assert own is not None
-    scheme = SCHEMES["dist_async" if turns else "dist_sync"]
-    exchange = Exchange(scheme, own, LoneWorld(), staleness=None, batch_size=1)
+    exchange = Exchange(SCHEMES["dist_async"], own, LoneWorld(), staleness=None, batch_size=1)
     parameters = [mx.nd.zeros((3, 2)), mx.nd.full((5,), 10)]
-    size = 1 if turns else 1 + own.worker
-    gradients = [mx.nd.full((3, 2), size), mx.nd.full((5,), size)]
+    gradients = [mx.nd.ones((3, 2)), mx.nd.ones((5,))]
     exchange.start(parameters, [1.0, 0.0], momentum=0.5, weight_decay=0.125, version=0)
-
-    def step(name: str, lr: float) -> None:
-        exchange.step(gradients, lr=lr)
-        result = {
-            "version": exchange.version,
-            "weights": [parameter.asnumpy().ravel().tolist() for parameter in parameters],
-            "numbers": exchange.table.numbers("worker"),
-        }
-        (folder / f"{name}.part").write_text(json.dumps(result))
-        (folder / f"{name}.part").rename(folder / name)
-
     (folder / f"ready-{own.worker}").touch()
     while len(list(folder.glob("ready-*"))) < own.num_workers:
         time.sleep(0.01)
@@ -66,11 +60,62 @@ def main(folder: Path, turns: list[int]) -> None:
         if worker == own.worker:
             while not all((folder / str(number)).exists() for number in range(turn)):
                 time.sleep(0.01)
-            step(str(turn), 1.0)
-    for _ in range(0 if turns else 3):
-        step(f"of-{own.worker}", 0.25)
+            exchange.step(gradients, lr=1.0)
+            result = {
+                "version": exchange.version,
+                "weights": [parameter.asnumpy().ravel().tolist() for parameter in parameters],
+                "numbers": exchange.table.numbers("worker"),
+            }
+            (folder / f"{turn}.part").write_text(json.dumps(result))
+            (folder / f"{turn}.part").rename(folder / str(turn))
     sys.stdout.flush()
     os._exit(0)
+
+
+class ServerJob(Watched):
+    """A scheduler, parameter servers and workers as processes on 127.0.0.1."""
+
+    def __init__(
+        self, folder: Path, *command: object, workers: int, servers: int = 1, **assignment: Any
+    ) -> None:
+        """Start it: outputs go into the folder, and each worker is Python with the command."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, here = folder, "127.0.0.1"
+        self._assignment = replace(
+            Assignment(WORKER, here, free_port(here), here, "lo", workers, servers), **assignment
+        )
+        self.others = [self._start(SERVE, SCHEDULER, 0)]
+        self.others += [self._start(SERVE, SERVER, number) for number in range(servers)]
+        program = [sys.executable, *map(str, command)]
+        self.workers = [self._start(program, WORKER, number) for number in range(workers)]
+
+    def _start(self, command: Sequence[str], role: str, number: int) -> subprocess.Popen[bytes]:
+        assignment = replace(self._assignment, role=role, worker=number if role == WORKER else 0)
+        variables = {**clean_environment(), "OMP_NUM_THREADS": "1", **assignment.variables()}
+        with (self._folder / f"{role}-{number}").open("wb") as output:
+            return subprocess.Popen(
+                command, cwd=ROOT, env=variables, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def wait(self, seconds: float = 120) -> list[int]:
+        """Wait for the workers; returns their statuses."""
+        return [process.wait(seconds) for process in self.workers]
+
+    def is_running(self) -> bool:
+        return all(process.poll() is None for process in self.workers)
+
+    def said(self) -> str:
+        files = sorted(path for path in self._folder.iterdir() if path.is_file())
+        return "\n".join(f"{file.name}:\n{file.read_text()}" for file in files)
+
+    def said_by(self, worker: int) -> str:
+        return (self._folder / f"{WORKER}-{worker}").read_text()
+
+    def __exit__(self, *_: object) -> None:
+        for process in (*self.workers, *self.others):
+            process.kill()
+            process.wait(30)
 
 
 def expected(turns: list[int]) -> list[dict]:
@@ -117,21 +162,6 @@ def test_a_scripted_order_has_exactly_the_expected_staleness(tmp_path: Path) -> 
             finally:
                 stranger.kill()
     check(tmp_path, turns)
-
-
-def test_the_servers_of_bsp_add_what_all_workers_push(tmp_path: Path) -> None:
-    with ServerJob(tmp_path / "out", *SCRIPT, tmp_path, workers=2) as job:
-        assert job.wait() == [0, 0], job.said()
-    weights, memory = [np.zeros(6), np.full(5, 10.0)], [np.zeros(6), np.zeros(5)]
-    for _ in range(3):
-        for index, decay in enumerate((0.125, 0.0)):
-            memory[index] = 0.5 * memory[index] - 0.25 * (1 + 2 + decay * weights[index])
-            weights[index] = weights[index] + memory[index]
-    for worker in (0, 1):
-        result = json.loads((tmp_path / f"of-{worker}").read_text())
-        assert result["version"] == 3 and result["numbers"]["largest_staleness"] == 1
-        for found, right in zip(result["weights"], weights):
-            np.testing.assert_allclose(found, right, rtol=1e-6)
 
 
 def records(models: Path, name: str) -> list[dict]:
@@ -299,15 +329,6 @@ def test_a_job_under_attack_has_the_result_of_another(tmp_path: Path) -> None:
         assert "no process of this job" in job.said()
     check(tmp_path, TURNS, NOBODY)
     assert set(ROOT.glob("*.json")) == profiles
-
-
-@pytest.mark.thorough
-def test_a_job_starts_while_its_scheduler_is_attacked(tmp_path: Path) -> None:
-    with ServerJob(tmp_path / "out", *SCRIPT, tmp_path, 0, 1, workers=2) as job:
-        port = psutil.Process(job.others[0].pid).environ()["DMLC_PS_ROOT_PORT"]
-        with attack([f"127.0.0.1:{port}"]), attack([f"127.0.0.1:{port}"]):
-            assert job.wait() == [0, 0], job.said()
-    assert json.loads((tmp_path / "1").read_text())["version"] == 2
 
 
 if __name__ == "__main__":
