@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -47,7 +46,7 @@ class ProcessSpec:
     """Among those of its role."""
     host: str
     command: Sequence[str]
-    """Runs a command under a guard, see ``guarded``."""
+    """Runs a command under a guard."""
     variables: Mapping[str, str]
     """Environment variables, besides those of the launcher."""
     is_remote: bool = False
@@ -55,11 +54,6 @@ class ProcessSpec:
 
     def __str__(self) -> str:
         return self.role if self.role == SCHEDULER else f"{self.role} {self.number}"
-
-
-def guarded(command: Sequence[str], sharers: int) -> list[str]:
-    """Return what runs a command under a guard on a machine whose processors workers share."""
-    return [sys.executable, "-m", "parallel.launch.guard", str(sharers), *command]
 
 
 def run(specs: Sequence[ProcessSpec], *, tolerates: bool) -> int:

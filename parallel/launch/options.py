@@ -23,7 +23,7 @@ from runtime.errors import print_line
 
 @dataclass(frozen=True)
 class JobOptions:
-    """The options of a job, which have their help in the functions below."""
+    """The options of a job, which have their help in ``_add_options``."""
 
     workers: int
     servers: int
@@ -56,9 +56,7 @@ def parse(module: str, purpose: str, argv: Optional[Sequence[str]]) -> JobOption
     """
     foreign = porting.answers("options of the launcher")
     parser = Parser(prog=f"python -m {module}", description=purpose, foreign=foreign)
-    _add_shared_options(parser)
-    _add_files(parser)
-    _add_own_options(parser)
+    _add_options(parser)
     values: dict[str, Any] = vars(parser.parse_args(argv))
     if values["command"][:1] == ["--"]:
         del values["command"][0]
@@ -69,9 +67,9 @@ def parse(module: str, purpose: str, argv: Optional[Sequence[str]]) -> JobOption
     return JobOptions(**values)
 
 
-def _add_shared_options(parser: argparse.ArgumentParser) -> None:
-    """Add those that ``tools/launch.py`` of MXNet or ``dmlc-submit`` have, also by their names."""
+def _add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
+    # Also by the names of ``tools/launch.py`` of MXNet and ``dmlc-submit``.
     count: dict[str, Any] = {"type": positive_integer, "metavar": "N"}
     add("-n", "--num-workers", dest="workers", required=True, help="number of workers", **count)
     servers_help = "number of servers (default: as many as workers)"
@@ -81,26 +79,17 @@ def _add_shared_options(parser: argparse.ArgumentParser) -> None:
         "server; with fewer lines they are used in turn, with more only the first; without the "
         "option all workers are on this machine"
     )
-    also = ("--hostfile", "--host-file")
-    add("-H", *also, dest="hosts", type=Path, metavar="FILE", help=hosts_help)
-    interface_help = (
-        "the network interface on which all processes listen, and on no other (%(default)s)"
-    )
+    file: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+    add("-H", "--hostfile", "--host-file", dest="hosts", help=hosts_help, **file)
+    interface_help = "the only network interface on which processes listen (%(default)s)"
     named: dict[str, Any] = {"dest": "interface", "metavar": "NAME", "help": interface_help}
     add("-i", "--dmlc-interface", default=environment.variables().get("NIC") or "lo", **named)
-    launcher_help = (
-        "start workers and servers on this machine, or on theirs, by ssh with keys (%(default)s)"
-    )
-    ways = ("local", "ssh")
-    add("--launcher", "--cluster", choices=ways, default="local", help=launcher_help)
+    launcher_help = "start workers and servers on this machine, or on theirs, by ssh (%(default)s)"
+    ways: dict[str, Any] = {"choices": ("local", "ssh"), "default": "local"}
+    add("--launcher", "--cluster", help=launcher_help, **ways)
     partition_help = "taken and ignored: MXNet-G divides the weights of a server by it"
     add("-p", "--parameter-partition-num", dest="partition", metavar="N", help=partition_help)
-
-
-def _add_files(parser: argparse.ArgumentParser) -> None:
-    """Add the files that ``parallel.autogroup`` writes and ``parallel.launch`` reads."""
-    add = parser.add_argument
-    file: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+    # The files that ``parallel.autogroup`` writes and ``parallel.launch`` reads.
     groups_help = "a line for each group, the addresses of its workers separated by spaces"
     add("--groups", help=groups_help, **file)
     sharding_help = (
@@ -109,19 +98,10 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
         "as text, and so on downwards, as MXNet numbers workers; the log names each"
     )
     add("--data-sharding", help=sharding_help, **file)
-    servers_help = (
-        "line k holds the address and the relative speed of server k; by default the servers are "
-        "on the workers' machines in turn"
-    )
-    add("--server-hosts", help=servers_help, **file)
-
-
-def _add_own_options(parser: argparse.ArgumentParser) -> None:
-    """Add those of this project alone, and the command."""
-    add = parser.add_argument
-    speeds_help = (
-        "relative speed of each server, to which its load is proportional; by default equal"
-    )
+    machines_help = "line k: address and relative speed of server k (default: the workers' in turn)"
+    add("--server-hosts", help=machines_help, **file)
+    # Those of this project alone.
+    speeds_help = "relative speed of each server, as its load is to be (default: equal)"
     add("--server-speeds", type=_speeds, default=(), metavar="SPEED,...", help=speeds_help)
     sync_help = (
         "with --launcher ssh: first copy the project, and files or folders of this folder "
@@ -135,10 +115,7 @@ def _add_own_options(parser: argparse.ArgumentParser) -> None:
     add("--bucket-elements", help=bucket_help, **size)
     trace_help = "record there the version of every push and pull, to check staleness by"
     add("--trace", type=Path, metavar="FOLDER", help=trace_help)
-    command_help = (
-        "what every worker runs, such as python classify.py --kv-store dist_async; all that "
-        "follows its first word, or --, belongs to it"
-    )
+    command_help = "what every worker runs: all words from the first that is no option, or after --"
     add("command", nargs=argparse.REMAINDER, help=command_help)
 
 
