@@ -39,17 +39,14 @@ def parsed(line: str) -> JobOptions:
 
 @pytest.mark.parametrize(("line", "message"), [
     ("--", "the following arguments are required: command"),
-    ("--server-speed 2,1 python x.py", "unrecognized arguments: --server-speed"),
     ("--launcher mpi python x.py", "--launcher/--cluster: invalid choice: 'mpi' (choose from"),
     ("--sync-dst-dir /tmp/x python x.py", "--sync-dst-dir is not an option here: type `--sync`"),
     ("--slurm-worker-nodes 2 x", "--slurm-worker-nodes is not an option here: leave it"),
-    ("-- x.py --kv-store horovod", "--kv-store 'horovod' has no servers"),
     ("-- x.py --kv-store dist_asinc", "(did you mean 'dist_async'?)"),
     ("-- x.py", "--kv-store '' has no servers; give it one of dist_sync"),
     ("-- x.py --kv-store dist_gsync", "needs --groups FILE; python -m parallel.autogroup"),
     (f"--tolerate-workers {SYNC}", "workers wait for each other"),
     (f"--data-sharding x {SYNC}", "add --data-allocator 1"),
-    (f"--server-speeds 2 {SYNC}", "has 1 numbers, but there are 2"),
     (f"--server-speeds 2,1 {SYNC}", "servers of one machine have different speeds"),
     *((f"--server-speeds 2,{x} {SYNC}", "no list of positive num") for x in ("0", "inf", "x")),
     (f"--server-hosts f --server-speeds 2,1 {SYNC}", "has the speeds of the servers, too"),
@@ -59,7 +56,6 @@ def parsed(line: str) -> JobOptions:
     (f"-H hosts {SYNC}", "host 192.0.2.1 is not this machine; give --launcher"),
     (f"--sync {SYNC}", "--sync copies to other hosts: add --launcher ssh"),
     (f"--launcher ssh {SYNC}", "CUDA_VISIBLE_DEVICES='GPU-5fa2' names GPUs of a single"),
-    (f"-n 0 {SYNC}", "-n/--num-workers: '0' is not a positive integer"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(tmp_path, monkeypatch, line, message) -> None:
     monkeypatch.chdir(tmp_path)
@@ -77,15 +73,10 @@ def test_the_parts_of_a_command_line() -> None:
     command = "python -u classify.py --kv-store dist_gsync --lr-factor .94 --help -- x"
     assert parsed(f"-n 4 -s 2 {command}").command == command.split()
     # As MXNet's and dmlc-core's launchers take them.
-    typed = "-H hosts -n 5 -s 3 -i eth1 --launcher ssh -H hosts2 python classify.py --lr 1"
-    later = (
-        "--num-workers=5 --num-servers 3 --host-file hosts --hostfile hosts2 --dmlc-interface eth1 "
-        "--cluster ssh -p 0 -- python classify.py --lr 1"
-    )
-    found = parsed(typed)
-    assert found == parsed(later)
-    assert (found.workers, found.servers, found.interface) == (5, 3, "eth1")
-    assert (found.hosts, found.launcher) == (Path("hosts2"), "ssh")
+    names = "--num-workers=5 --num-servers 3 --host-file a --hostfile hosts --dmlc-interface eth1"
+    found = parsed(f"{names} --cluster ssh -p 0 -- python classify.py --lr 1")
+    assert found == parsed("-H hosts -n 5 -s 3 -i eth1 --launcher ssh python classify.py --lr 1")
+    assert (found.workers, found.hosts, found.launcher) == (5, Path("hosts"), "ssh")
     assert parsed("-n 5 python x.py").servers == 5
 
 
@@ -146,7 +137,6 @@ def test_servers_are_where_and_as_fast_as_their_file_says(tmp_path: Path) -> Non
     ((100, 100, 100, 100), ((0, 1, 2, 3),)),
     ((25, 100, 24.6, 98), ((1, 3), (0, 2))),
     ((400, 396, 203, 199, 99, 101), ((0, 1), (2, 3), (4, 5))),
-    ((100,), ((0,),)),
     ((100, 101, 99, 12), ((0, 1, 2), (3,))),
 ])  # fmt: skip
 def test_similar_workers_are_a_group_the_fastest_first(measured, groups):
@@ -169,7 +159,6 @@ def test_shares_follow_the_slowest_of_each_group():
     ("aabc", (50, 60, 100, 100), 3, [("a", 110), ("b", 100), ("c", 100)]),
     # More servers than machines share the speed of theirs.
     ("ab", (50, 100), 3, [("b", 50), ("a", 50), ("b", 50)]),
-    ("aa", (50, 60), 1, [("a", 110)]),
 ])  # fmt: skip
 def test_servers_are_on_the_fastest_machines_first(hosts, speeds, count, placed):
     assert grouping.servers(hosts, speeds, count) == placed
