@@ -21,13 +21,13 @@ import classify
 import train
 from backbones.model import Backbone
 from data.drawn import face_set
-from data.verification.bin_file import read_bin, write_bin
 from runtime.mxnet import mx
 from tests.faults.campaign import contents
 from tests.support.alone import assert_one_line, metrics, run_alone, trained
 from tests.support.foreign_records import im2rec, write_records
 from tests.support.job import Started, holder
 from tests.support.launch import finish, ranks
+from training.checkpoint.reader import Checkpoint
 from training.update.classify_step import ClassifyStep
 
 MEMORY = ("--dataset", "100w", "--num-classes", 20, "--batch-size", 4)
@@ -37,12 +37,10 @@ TINY = (*MEMORY, "--network", "tiny", "--embedding-size", 16)
 @pytest.fixture(scope="module")
 def faces(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faces") / "set"
-    face_set.ensure(folder, face_set.DrawnFaces(40, 12, (64, 64), seed=3))
-    # A tenth of the pairs: they are verified twice in every run.
-    target = read_bin(folder / "unseen.bin")
-    images = np.array(target.images, object).reshape(-1, 2)[::10].ravel()
-    write_bin(folder / "unseen.bin", list(images), [bool(same) for same in target.same[::10]])
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        # They are verified twice in every run.
+        patch.setattr(face_set, "_VERIFICATION_PAIRS", 300)
+        return face_set.ensure(folder, face_set.DrawnFaces(40, 12, (64, 64), seed=3))
 
 
 @pytest.mark.launcher
@@ -280,3 +278,73 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path):
         assert contents(models / end, store[1]) == contents(undisturbed / end)
     finally:
         subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+@pytest.fixture(scope="module")
+def whole(faces, tmp_path_factory):
+    models = tmp_path_factory.mktemp("whole") / "models"
+    assert "starting anew" in train_faces(1, faces, models)
+    return models
+
+
+@pytest.fixture
+def models(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "models")
+
+
+def settings(faces, models, *options):
+    return [
+        *("--rec", faces, "--models-root", models, "--embedding-size", 16, "--frequent", 1),
+        *("--max-update", 4, "--save-interval", 2, "--keep", 9, "--batch-size", 4),
+        *("--val-targets", "unseen", "--verbose", 100, "--loss", "adaface", *options),
+    ]
+
+
+def train_faces(number: int, faces, models, *options) -> str:
+    """Several ranks, or one in this process; returns what they print."""
+    words = settings(faces, models, *options)
+    if number == 1:
+        return trained(train, "--network", "tiny", *words)
+    command = ("bash", "config.sh", *words)
+    return finish(*ranks("--gloo", number), *command, NETWORK="tiny").stdout
+
+
+def test_a_run_that_stops_and_goes_on_is_the_same_bit_for_bit(faces, whole, tmp_path):
+    copy = shutil.copytree(whole, tmp_path / "copy")
+    last = "checkpoints/update-00000004"
+    shutil.rmtree(copy / last)
+    rest = train_faces(1, faces, copy)
+    assert f"resumed at update 2 from {copy}/checkpoints/update-" in rest
+    assert "update 2/" not in rest
+    losses = metrics(whole, "loss")
+    assert len(losses) == 4 and metrics(copy, "loss") == [*losses, *losses[2:]]
+    first, second = Checkpoint(whole / last), Checkpoint(copy / last)
+    assert first.manifest.files == second.manifest.files, "with their checksums"
+    assert first.manifest.values == second.manifest.values
+
+
+def test_a_finished_run_trains_nothing_and_a_longer_goes_on(faces, models):
+    (models / "model-0000.params").unlink()
+    again = train_faces(1, faces, models)
+    assert "update 4 of 4 is finished already: nothing to train" in again
+    assert "loss" not in again and (models / "model-0000.params").exists()
+    longer = train_faces(1, faces, models, "--max-update", 5, "--lr", 0.01)
+    assert "update 5/5" in longer and "update 4/5" not in longer
+    assert "--lr was 0.1 and is 0.01" in longer
+
+
+@pytest.mark.launcher
+@pytest.mark.thorough
+def test_a_run_goes_on_with_another_number_of_ranks(faces, models):
+    many = train_faces(2, faces, models, "--batch-size", 6, "--max-update", 5)
+    assert "and re-cut for 2" in many
+    assert "--batch-size was 4 and is 6" in many
+    one = train_faces(1, faces, models, "--batch-size", 12, "--max-update", 6)
+    assert "written by 2 ranks and re-cut for 1" in one
+
+
+def test_training_that_diverges(faces, tmp_path):
+    words = settings(faces, tmp_path, "--lr", 1e30, "--save-interval", 1)
+    result = run_alone(train, "--network", "tiny", *words)
+    assert_one_line(result, "update 2: ", "last good checkpoint")
+    assert os.listdir(tmp_path / "checkpoints") == ["update-00000001"]

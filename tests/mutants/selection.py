@@ -33,7 +33,7 @@ ELSEWHERE = {
     ),
     "tests/training/checkpoint/test_resume.py": "training/checkpoint/*",
     "tests/distributed/test_parity.py": "parallel/world.py",
-    "tests/distributed/test_resume.py": "training/checkpoint/resume.py training/run.py",
+    "tests/test_programs.py": "training/checkpoint/resume.py training/run.py",
     "tests/distributed/test_endings.py": "training/exchange/ranks.py",
 }
 # Tests of programs and of whole updates: what they import makes their data, and is not judged.
