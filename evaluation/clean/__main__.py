@@ -166,25 +166,6 @@ def make_plan(
     return every, why
 
 
-def _summary(
-    records: RecordSet,
-    faces: EmbeddedFaces,
-    findings: Findings,
-    classes: Numbers,
-    reasons: NDArray[np.str_],
-) -> dict[str, str]:
-    limits, counts = findings.limits, Counter(reasons[classes < 0].tolist())
-    out = ", ".join(f"{count:,} {reason}" for reason, count in counts.items()) or "none"
-    return {
-        "set": str(records.path),
-        "images": f"{len(records):,} of {len(faces.present):,} identities",
-        "cannot be judged": f"{int((faces.sizes == 1).sum()):,} are alone in their class",
-        **{option: f"{limits[name]:.3f}" for name, (option, _) in _COSINES.items()},
-        "left out": out,
-        "new set": f"{(classes >= 0).sum():,} images of {classes.max() + 1:,} identities",
-    }
-
-
 def _clean(options: argparse.Namespace, records: RecordSet, hidden: Optional[Path]) -> None:
     """Find, report, and write the new set into a folder if there is one."""
     pairs = [read_bin(path) for path in options.verification]
@@ -195,7 +176,16 @@ def _clean(options: argparse.Namespace, records: RecordSet, hidden: Optional[Pat
     given = {name: cosine for name, cosine in every.items() if cosine is not None}
     findings = find_all(faces, targets, given)
     classes, reasons = make_plan(faces, len(records), findings, options)
-    summary = _summary(records, faces, findings, classes, reasons)
+    counts = Counter(reasons[classes < 0].tolist())
+    out = ", ".join(f"{count:,} {reason}" for reason, count in counts.items()) or "none"
+    summary = {
+        "set": str(records.path),
+        "images": f"{len(records):,} of {len(faces.present):,} identities",
+        "cannot be judged": f"{int((faces.sizes == 1).sum()):,} are alone in their class",
+        **{option: f"{findings.limits[name]:.3f}" for name, (option, _) in _COSINES.items()},
+        "left out": out,
+        "new set": f"{(classes >= 0).sum():,} images of {classes.max() + 1:,} identities",
+    }
     report = Report(options.report, records, faces, findings, options.sheets)
     lines = report.write(summary, classes, reasons.tolist())
     for line in (*(f"{name:<18}{value}" for name, value in summary.items()), *lines):

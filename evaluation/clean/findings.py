@@ -84,10 +84,6 @@ class Findings(NamedTuple):
     merges: list[Merge]
     overlaps: list[Overlap]
 
-    def of_kind(self, kind: str) -> list[WrongLabel]:
-        """Return the images with a wrong label of a kind."""
-        return [one for one in self.wrong if one.kind == kind]
-
 
 def find_all(
     faces: EmbeddedFaces,

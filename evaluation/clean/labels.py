@@ -112,7 +112,11 @@ def _core(rows: Rows, agree: float) -> Answers:
     """Return which images of a class are in its core; none if no two of them agree."""
     if len(rows) == 1:
         return np.ones(1, np.bool_)
-    core: Answers = rows @ rows[_most_agreeing(rows, agree)] >= agree
+    chosen = evenly_spaced(np.arange(len(rows)), _LARGEST)
+    cosines = rows[chosen] @ rows[chosen].T
+    # The image with which most others agree, of several the one nearest to all.
+    most = chosen[np.lexsort((cosines.sum(axis=1), (cosines >= agree).sum(axis=1)))[-1]]
+    core: Answers = rows @ rows[most] >= agree
     if core.sum() < 2:
         return np.zeros(len(rows), np.bool_)
     for _ in range(_ROUNDS):
@@ -121,14 +125,6 @@ def _core(rows: Rows, agree: float) -> Answers:
             break
         core = found
     return core
-
-
-def _most_agreeing(rows: Rows, agree: float) -> int:
-    """Return the image with which most others agree, of several the one nearest to all."""
-    chosen = evenly_spaced(np.arange(len(rows)), _LARGEST)
-    cosines = rows[chosen] @ rows[chosen].T
-    agreeing = (cosines >= agree).sum(axis=1)
-    return int(chosen[np.lexsort((cosines.sum(axis=1), agreeing))[-1]])
 
 
 def _cosines_with_core(rows: Rows, core: Answers) -> Cosines:

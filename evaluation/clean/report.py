@@ -99,7 +99,8 @@ class Report:
                     (self._key(image), labels[image], own, other, cosine),
                     *([image], [labels[image], other], image),
                 )
-                for image, _, own, other, cosine in self.findings.of_kind(kind)
+                for image, its_kind, own, other, cosine in self.findings.wrong
+                if its_kind == kind
             ]
             said = f"images {said}: the image, its class, the nearest other; cosines with it"
             yield kind, said, "key, class, cosine, other class, its cosine", found
