@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.export import arcface_torch
-from evaluation.export.graph import DESCRIPTION, IR_VERSION, OPSET, Form, to_onnx
+from evaluation.export.graph import DESCRIPTION, IR_VERSION, OPSET, Form, Translation
 from evaluation.export.writer import HALF, SINGLE
 from evaluation.features import Features, Images, check_finite
 from evaluation.files import check_output, writing
@@ -113,7 +113,7 @@ def _write_onnx(options: argparse.Namespace) -> None:
     for one in (path, card):
         check_output(one, "--output", files_of(options.model))
     form = Form(options.dtype or SINGLE, options.batch_size, options.input == "uint8")
-    model: bytes = to_onnx(found, form).SerializeToString()
+    model: bytes = Translation(found, form).model().SerializeToString()
     limit = LIMITS[form.dtype] if options.limit is None else options.limit
     difference = _checked(model, found, form, limit, path)
     facts = _facts(found, form, difference)

@@ -72,23 +72,11 @@ class Form:
     takes_bytes: bool = False
 
 
-def to_onnx(found: Checkpoint, form: Form) -> Any:
-    """Return an ``onnx.ModelProto``, which ONNX's own checker has accepted.
-
-    Args:
-        found: the network, from ``data`` to one output.
-        form: how it is exported.
-
-    Raises:
-        DataError: an operator has no translation, or a parameter is beyond float16.
-    """
-    return _Translation(found, form).model()
-
-
-class _Translation:
-    """Goes through the nodes once, in their order."""
+class Translation:
+    """Goes through the nodes of a network once, in their order."""
 
     def __init__(self, found: Checkpoint, form: Form) -> None:
+        """Args: the network, from ``data`` to one output; how it is exported."""
         self._found, self._form = found, form
         graph = found.graph
         self._nodes, self._attributes = graph["nodes"], found.attributes()
@@ -101,7 +89,11 @@ class _Translation:
         self._pixels: set[str] = set()
 
     def model(self) -> Any:
-        """Translate all nodes; return them and the constants that they read as a checked model."""
+        """Return an ``onnx.ModelProto``, which ONNX's own checker has accepted.
+
+        Raises:
+            DataError: an operator has no translation, or a parameter is beyond float16.
+        """
         (first,) = (n for n, node in enumerate(self._nodes) if node["name"] == INPUT)
         self._values[first] = [self._input()]
         self._pixels.update(self._values[first])

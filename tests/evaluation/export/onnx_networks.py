@@ -8,7 +8,7 @@ import numpy as np
 
 from backbones.checkpoint import Checkpoint
 from backbones.network import initial_weights
-from evaluation.export.graph import Form, to_onnx
+from evaluation.export.graph import Form, Translation
 from runtime.mxnet import mx
 
 
@@ -46,7 +46,7 @@ def calibrated(found: Checkpoint, images: np.ndarray, passes: int = 20) -> Check
 
 
 def exported(found: Checkpoint, form: Form = Form()) -> Any:  # noqa: B008 (it is frozen)
-    return to_onnx(found, form)
+    return Translation(found, form).model()
 
 
 def by_mxnet(found: Checkpoint, images: np.ndarray) -> np.ndarray:
