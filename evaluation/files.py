@@ -86,28 +86,23 @@ def read_embeddings(path: Path) -> Embeddings:
             "python -m evaluation.embed"
         )
     index = path.with_suffix(".tsv")
-    names, labels = _read_index(index)
+    names, labels = [], []
+    lines = read_lines(index, "an index of embeddings", errors="surrogateescape")
+    for number, line in enumerate(lines):
+        words = line.split("\t")
+        if len(words) != 3 or words[0] != str(number):
+            raise DataError(
+                f"{index}: line {number + 1} is {line[:80]!r} instead of the number {number}, a "
+                "name and a label, with tabs between; write it again"
+            )
+        names.append(words[1])
+        labels.append(words[2])
     if len(names) != len(rows):
         raise DataError(
             f"{index} has {len(names):,} lines, and {path} {len(rows):,} rows; one of them is of "
             "other images"
         )
     return Embeddings(path, rows, names, labels if any(labels) else [])
-
-
-def _read_index(path: Path) -> tuple[list[str], list[str]]:
-    names, labels = [], []
-    lines = read_lines(path, "an index of embeddings", errors="surrogateescape")
-    for number, line in enumerate(lines):
-        words = line.split("\t")
-        if len(words) != 3 or words[0] != str(number):
-            raise DataError(
-                f"{path}: line {number + 1} is {line[:80]!r} instead of the number {number}, a "
-                "name and a label, with tabs between; write it again"
-            )
-        names.append(words[1])
-        labels.append(words[2])
-    return names, labels
 
 
 def check_output(path: Path, option: str, inputs: Iterable[Path] = ()) -> None:

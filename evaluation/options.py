@@ -67,7 +67,6 @@ def add_network(
     parser: Parser,
     required: bool = True,
     convert: Callable[[str], Any] = checkpoint_or_onnx,
-    more_help: str = "",
 ) -> None:
     """Add the options that ``open_network`` obeys, and those of how images are given to it.
 
@@ -75,13 +74,12 @@ def add_network(
         parser: gets the options, and answers for those of InsightFace's programs.
         required: whether a network has to be named.
         convert: the text of ``--model`` to what ``open_network`` takes.
-        more_help: about the texts that ``convert`` takes.
     """
     parser.answer(porting.answers(OF_OTHERS), SYNONYMS)
     add = parser.add_argument
     model_help = (
         "the checkpoint PREFIX-symbol.json and PREFIX-EPOCH.params, e.g. models/run/model,0, or an "
-        f"ONNX file{more_help}"
+        "ONNX file"
     )
     metavar = "PREFIX,EPOCH|FILE.onnx"
     add("--model", required=required, type=convert, metavar=metavar, help=model_help)

@@ -44,10 +44,10 @@ _OF_ONE = ("roc_table", "far", "groups", "by_set", "json", "roc", "bad_cases", "
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m evaluation.verification",
-        description="Verify pairs of faces with a trained network: docs/verification.md.",
+        description="Verify pairs of faces with a trained network, or with several epochs of one, "
+        "as PREFIX,0|1: docs/verification.md.",
     )
-    epochs_help = "; several epochs as PREFIX,0|1"
-    add_network(parser, convert=_networks, more_help=epochs_help)
+    add_network(parser, convert=_networks)
     add = parser.add_argument
     gpu_help = (
         "refuse a host without a GPU, instead of embedding on its processor; of several the one "

@@ -14,7 +14,6 @@ A pair is accepted if its cosine is at least the threshold. P pairs have P cosin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -32,7 +31,6 @@ FOLDS = 10
 ACCURACY_THRESHOLDS = np.arange(400) / 100
 ROC_THRESHOLDS = np.arange(4000) / 1000
 FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
-CONFIDENCE = 0.95
 # A count that is a product, such as 0.001 * 3000, may be too small by a rounding.
 _ROUNDING = 1e-6
 # Thresholds are multiples of this: what is printed is what is used.
@@ -125,11 +123,6 @@ def pairs_of(embeddings: Features, same: Answers, folds: int = FOLDS) -> Pairs:
     cosines = np.einsum("pd,pd->p", first, second)
     distances = np.square(first - second).sum(axis=1)
     return Pairs(same, cosines, distances, folds_of(len(same), folds))
-
-
-def joined(sets: Sequence[Pairs]) -> Pairs:
-    """Return the pairs of all sets; those in a fold of their set are in that one of all."""
-    return Pairs(*map(np.concatenate, zip(*sets)))
 
 
 def roc(cosines: Scores, same: Answers) -> Curve:
@@ -232,5 +225,5 @@ def rate(accepted: Answers) -> Result:
     from scipy.stats import binomtest
 
     count, pairs = int(accepted.sum()), len(accepted)
-    low, high = map(float, binomtest(count, pairs).proportion_ci(CONFIDENCE, method="exact"))
+    low, high = map(float, binomtest(count, pairs).proportion_ci(method="exact"))
     return {"share": count / pairs, "accepted": count, "pairs": pairs, "low": low, "high": high}

@@ -31,7 +31,6 @@ from evaluation.verification.curves import (
     equal_error_rate,
     folds_of,
     hold_out,
-    joined,
     rate,
     roc,
     tar_at,
@@ -201,9 +200,13 @@ def report_rates(
 
 
 def report_sets(reports: Sequence[SetReport], fars: Sequence[float]) -> tuple[list[str], Result]:
-    """Return ``report_rates`` of several sets as one, of which each is a group."""
+    """Return ``report_rates`` of several sets as one, of which each is a group.
+
+    Pairs that are in a fold of their set are in that one of all.
+    """
     names = [report.name for report in reports for _ in report.pairs.same]
-    return report_rates("all sets", joined([report.pairs for report in reports]), fars, names)
+    pairs = Pairs(*map(np.concatenate, zip(*(report.pairs for report in reports))))
+    return report_rates("all sets", pairs, fars, names)
 
 
 def _threshold(far: float, found: Optional[Result]) -> str:

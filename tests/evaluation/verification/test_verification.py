@@ -19,7 +19,15 @@ from backbones.model import Backbone
 from data.verification.bin_file import VerificationSet
 from evaluation.features import FaceNetwork, normalized
 from evaluation.verification import curves, embed_pairs, evaluate, verify
-from evaluation.verification.curves import FOLDS, hold_out, pairs_of, roc, tar_at, threshold_for
+from evaluation.verification.curves import (
+    FOLDS,
+    Pairs,
+    hold_out,
+    pairs_of,
+    roc,
+    tar_at,
+    threshold_for,
+)
 from evaluation.verification.report import (
     SetReport,
     compare_groups,
@@ -313,7 +321,7 @@ def test_several_sets_are_groups_of_all() -> None:
     assert [(row["name"], row["pairs"]) for row in rows] == [("African", 60), ("Asian", 100)]
     own = [report.result.accuracy for report in reports]
     assert [row["own_accuracy"] for row in rows] == pytest.approx(own)
-    together = curves.joined([report.pairs for report in reports])
+    together = Pairs(*map(np.concatenate, zip(*(report.pairs for report in reports))))
     assert np.bincount(together.fold).tolist() == [16] * 10
     assert lines[5].startswith("accuracy over 2 groups: mean ")
 
