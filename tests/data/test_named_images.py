@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data import contents, identities
+from data import contents
 from data.contents import describe_file, find_other_host, fingerprint
 from data.identities import find_identities, find_images
 from data.named_images import NamedImages, open_sources
@@ -21,27 +21,11 @@ def touch(folder, *names: str, content: bytes = b"") -> None:
     write_files(folder, dict.fromkeys(names, content))
 
 
-def test_identities_and_images_come_by_name(tmp_path) -> None:
-    created = (".ipynb_checkpoints", "__MACOSX", "lost+found", "@eaDir", "$RECYCLE.BIN", ".git")
-    touch(tmp_path, "b/2.png", "b/10.JPG", "b/.hidden.png", "b/notes.txt", "a/x.jpeg",
-          "_p/1.PGM", "_p/2.tif", *(f"{name}/1.png" for name in created))  # fmt: skip
-    assert not any(map(identities.is_class, created))
-    expected = {"_p": ["1.PGM", "2.tif"], "a": ["x.jpeg"], "b": ["10.JPG", "2.png"]}
-    found = find_identities(tmp_path, 1)
-    assert found[0] == expected and [*found[0]] == [*expected]
-    assert [*find_identities(tmp_path, 2)[0]] == ["_p", "b"]
-    assert_refused("none of its 3 folders .*, or lower --min", find_identities, tmp_path, 10)
-    flat = tmp_path / "b"
-    (flat / "none").mkdir()
-    assert_refused("none of its 1 folders .* folder for each$", find_identities, flat, 1)
-    assert_refused("2.png is no folder; name one", find_identities, flat / "2.png", 1)
-
-
 def test_images_are_found_whatever_they_are_called(tmp_path, make_image) -> None:
     mixed = tmp_path / "in"
     images = ["stray.png", "ann/1.JPG", "ann/2", "ann/3.jfif", "ann/a/c/6.png", "ann/b/7.png",
               "bob/1.jpg_large"]  # fmt: skip
-    hidden = ["ann/.git/8.png", "ann/__MACOSX/9.png", "__MACOSX/1.png"]
+    hidden = ["ann/.git/8.png", "ann/@eaDir/9.png", "ann/lost+found/1.png", "__MACOSX/1.png"]
     touch(mixed, *images, *hidden, content=make_image(1))
     touch(mixed, "ann/.DS_Store", "ann/._1.jpg", "ann/4.heic", "ann/0.txt", "list.csv",
           "empty/notes.txt")  # fmt: skip
@@ -56,7 +40,7 @@ def test_images_are_found_whatever_they_are_called(tmp_path, make_image) -> None
     others = "files that are not images, or of formats that are not decoded (convert HEIC and GIF)"
     assert remarks == [
         *(f"{mixed}: left out {line}" for line in (
-            "3 folders that are hidden or made by programs, the first is __MACOSX",
+            "4 folders that are hidden or made by programs, the first is __MACOSX",
             f"6 {others}, the first is list.csv",
             "2 hidden files, the first is ann/.DS_Store",
             "2 files that cannot be read, the first is ann/gone",

@@ -149,10 +149,7 @@ def test_light_moves_colors_along_the_axes_of_imagenet() -> None:
         assert found[0, 0].tolist() == [level] * 3
     numbers = RandomResizedCrop(4).draw((0,), 500)
     assert numbers.shape == (500, 10 * 2 + 3 + 3 + 3) and numbers.dtype == np.float32
-    uniform, normal = numbers[:, :26], numbers[:, 26:]
-    assert uniform.min() >= 0 and uniform.max() < 1
-    assert uniform.mean(axis=0) == pytest.approx(0.5, abs=0.06)
-    assert normal.std(axis=0) == pytest.approx(1.0, abs=0.15) and normal.min() < -2
+    assert numbers[:, :26].min() >= 0 > numbers[:, 26:].min()
     assert RandomResizedCrop(4).lighting == 0.1, "as in Horovod's example for MXNet"
 
 

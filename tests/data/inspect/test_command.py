@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from data.decoding import decode_rgb
 from data.inspect import sheets
@@ -23,15 +21,6 @@ def numbers_in(sheet: np.ndarray) -> set[int]:
     return {*sheet[sheet[..., 1] == 7][:, 0].tolist()}
 
 
-def drawn(monkeypatch: pytest.MonkeyPatch, counts):
-    """Return the axes and bars (left, width, height) of a histogram; drawing takes a second."""
-    figures: list[Any] = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
-    sheets.draw_histogram(np.array(counts), "faces")
-    (axes,) = figures[-1].axes
-    return axes, [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in axes.patches]
-
-
 @pytest.fixture
 def written(monkeypatch):
     texts: list[str] = []
@@ -42,16 +31,6 @@ def written(monkeypatch):
 
     monkeypatch.setattr(cv2, "putText", put)
     return texts
-
-
-def test_a_histogram_has_plain_axes_up_to_60_numbers(monkeypatch) -> None:
-    axes, bars = drawn(monkeypatch, [2, 2, 2, 4])
-    assert bars == [(1.5, 1, 3), (2.5, 1, 0), (3.5, 1, 1)]
-    assert axes.get_title() == "faces" and axes.get_yscale() == "log"
-    for highest, scale in ((69, "linear"), (70, "log"), (1000, "log")):
-        axes, bars = drawn(monkeypatch, [10] * 9 + [highest])
-        assert axes.get_xscale() == scale and (bars[0][2], bars[-1][2]) == (9, 1)
-        assert bars[0][0] == 9.5 and bars[-1][0] + bars[-1][1] == highest + 0.5
 
 
 def test_a_row_shows_one_identity(write_set) -> None:

@@ -58,20 +58,6 @@ def test_content_with_the_magic_is_cut_and_joined(tmp_path, payload: bytes) -> N
     assert (cut == 0xCED7230A).sum() == 1 + (whole == 0xCED7230A).sum()
 
 
-def test_labels_of_every_kind_of_record(tmp_path) -> None:
-    records = [
-        parts((0, struct.pack("<IfQQ4f", 4, 0.0, 1, 0, 8.0, 1.0, 2.0, 3.0) + b"image...")),
-        encode((2.0,), 0, b"scalar"), encode((7.0, 9.0), 1, b"array"),
-        encode((5.0,), 2, b"1234" + MAGIC), b"this is no record at all",
-    ]  # fmt: skip
-    file = open_records(tmp_path, *records)
-    labels, payload = file.read(0)
-    assert (labels, bytes(payload)) == ((8.0, 1.0), b"image...")
-    places = np.cumsum([0, *map(len, records[:-1])]).tolist()
-    assert [file.read(place)[0][0] for place in places[:4]] == [8.0, 2.0, 7.0, 5.0]
-    assert_refused("wrong magic", file.read, places[4], kind=BrokenRecordError)
-
-
 @pytest.mark.parametrize(("damaged", "reason"), [
     (RECORD[:-4], "the file ends before"),
     (b"\0" + RECORD[1:], "wrong magic"),
