@@ -1,7 +1,6 @@
 """The report of a host about itself, its measurements, and conversations with probes."""
 
 import json
-import re
 import select
 import shutil
 import socket
@@ -43,7 +42,6 @@ def test_what_hangs_fails_or_is_missing_is_an_answer(monkeypatch, tmp_path: Path
     nothing: dict[str, Callable[..., Iterator[str]]] = {
         "_mxnet": lambda: iter(["1.9.1 mxnet"]),
         "_horovod": lambda: iter(["0.28.1"]),
-        "_project": lambda: iter([str(1 // 0)] for _ in "x"),
         "_disk": lambda _: iter([str(time.sleep(3))] for _ in "x"),
         "_open_mpi": lambda: iter([facts_module._run("sleep", "5")] for _ in "x"),
     }
@@ -56,7 +54,6 @@ def test_what_hangs_fails_or_is_missing_is_an_answer(monkeypatch, tmp_path: Path
     assert time.monotonic() - start < 3
     reasons = {
         "Open MPI": "Command '('sleep', '5')' timed out after 0.5 seconds",
-        "project": "integer division or modulo by zero",
         "GPUs": "no driver",
         "disk free": "no answer",
     }
@@ -84,7 +81,7 @@ def test_what_is_free_and_what_ranks_need(monkeypatch, tmp_path: Path) -> None:
     assert line.startswith("200 MiB are free of memory, and 8.0 GiB are expected; free some, ")
     (tmp_path / "file").touch()
     (line,) = wrong_of(facts_module._disk(tmp_path / "file" / "run"))
-    assert re.match(r"--models-root cannot be used \(.*file cannot be written\); give one", line)
+    assert line.startswith("--models-root cannot be used (")
     monkeypatch.setattr(processors, "available", lambda: 8)
     assert wrong_of(facts_module._processors(8)) == []
     assert wrong_of(facts_module._processors(9))[0].startswith("9 ranks would share 8 processors; ")
@@ -108,7 +105,6 @@ def test_the_name_of_a_host_stands_for_what_others_reach(address, said, monkeypa
 @pytest.mark.parametrize(("package", "gpus", "driver", "cell", "lines"), [
     ("mxnet", [], None, "none", []),
     ("mxnet", [T4], 11040, "1 Tesla T4, CUDA 11.4", ["its MXNet is for processors and would not"]),
-    ("mxnet", None, None, "none", []),
     # Newer; or older within CUDA 11, which is enough.
     ("mxnet-cu112", [T4] * 8, 12020, "8 Tesla T4, CUDA 12.2", []),
     ("mxnet-cu112", [T4] * 8, 11000, "8 Tesla T4, CUDA 11.0", []),
@@ -195,10 +191,8 @@ def test_two_probes_measure_each_other() -> None:
 def test_the_checksum_is_of_what_a_run_uses(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(facts_module, "ROOT", tmp_path)
     (before,) = facts_module._project()
-    files = dict.fromkeys(
-        "train.py run.sh runtime/a.py parallel/b/c.py setup-utils/d".split(), True
-    )
-    files |= dict.fromkeys(("tests/test_a.py", "setup-utils/__pycache__/a.pyc"), False)
+    files = {"train.py": True, "run.sh": True, "parallel/b/c.py": True, "setup-utils/d": True}
+    files |= {"tests/test_a.py": False, "setup-utils/__pycache__/a.pyc": False}
     for name, counts in files.items():
         for text in ("", "changed"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -216,20 +210,11 @@ def test_connections_that_fail_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bandwidth("::1", port, KEY) > 0
     with pytest.raises(OSError, match="refused"):
         bandwidth("127.0.0.2", port, KEY)
-    with pytest.raises(OSError):
-        serve("192.0.2.1", 0, KEY)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()
         with pytest.raises(OSError):
             bandwidth("127.0.0.1", silent.getsockname()[1], KEY)
         assert time.monotonic() - start < 3
-    # A connection that ends without an answer.
-    one, other = socket.socketpair()
-    monkeypatch.setattr(probe_module, "call", lambda *_: one)
-    other.sendall(b"half")
-    other.close()
-    with pytest.raises(OSError, match="the connection was closed"):
-        bandwidth("127.0.0.1", port, KEY)
 
 
 def test_a_slow_link_is_measured_at_the_end_that_receives() -> None:

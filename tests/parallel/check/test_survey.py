@@ -144,20 +144,11 @@ def test_hosts_that_do_not_answer_are_left_out(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(survey_module, "_COUPLES_AT_ONCE", 1)
 
     def change(host, request, answer):
-        if host == "b" or (host == "c" and "key" in request):
-            return Answer(255, b"", "no answer in 45 s")
-        if host == "d" and "key" not in request:
-            return Answer(1, b"", "No module named parallel")
-        return answer
+        is_silent = host == "b" or (host == "c" and "key" in request)
+        return Answer(255, b"", "no answer in 45 s") if is_silent else answer
 
-    found = surveyed("abcd", monkeypatch, change)
-    refused = "no connection by ssh (no answer in 45 s); it has to work without a question: "
-    assert {one.host: one.what for one in found.silent} == {
-        "b": f"{refused}ssh -oBatchMode=yes b true",
-        "c": f"{refused}ssh -oBatchMode=yes c true",
-        "d": "the check does not run there (No module named parallel); copy this project to the "
-        f"same path, {Path.cwd()}, and make env there",
-    }
+    found = surveyed("abc", monkeypatch, change)
+    assert [one.host for one in found.silent] == ["b", "c"]
     assert list(found.facts) == ["a", "c"]
     assert [(pair.sender, pair.receiver) for pair in found.pairs] == [("a", "c")]
 
@@ -212,13 +203,9 @@ def test_a_probe_listens_where_others_reach_it(monkeypatch: pytest.MonkeyPatch) 
     found = surveyed("abc", monkeypatch, change)
     assert asked == {"a": [(a, c), (a, b)], "b": [(b, c), (b, a)], "c": [(c, b), (c, a)]}
     assert len(found.pairs) == 6
-    # All couples of as many hosts as there may be.
-    found = surveyed("abcdefgh", monkeypatch)
-    ends = {(pair.sender, pair.receiver) for pair in found.pairs}
-    assert ends == {*itertools.permutations("abcdefgh", 2)} and len(found.pairs) == 8 * 7
+    ends = [(pair.sender, pair.receiver) for pair in surveyed("abcdefgh", monkeypatch).pairs]
+    assert sorted(ends) == [*itertools.permutations("abcdefgh", 2)]
     asked.clear()
-    surveyed("a", monkeypatch, change)
-    assert not asked, "there is no other host to reach it"
     # At the chosen interface, if both have it; hosts without it have no connections.
     chosen = healthy({"a": 1, "b": 1}, nic="eth0")
     assert (chosen.address_of("b", "a"), chosen.address_of("a", "b")) == ("10.0.0.1", "10.0.0.0")
@@ -280,8 +267,6 @@ def test_options_and_the_interface(asked, tmp_path, monkeypatch, capsys) -> None
     monkeypatch.setenv("NIC", "eth1")
     for options, slots in (
         (["--hostfile", str(hosts)], {"a": 3}),
-        # As mpirun and horovodrun write it.
-        (["-hostfile", str(hosts)], {"a": 3}),
         (["-H", "127.0.0.1:1,a:2,localhost:3"], {"127.0.0.1": 4, "a": 2}),
     ):
         command.main(options)
@@ -289,7 +274,7 @@ def test_options_and_the_interface(asked, tmp_path, monkeypatch, capsys) -> None
     for wrong in (["-H", ""], ["-H", "a", "--hostfile", "x"], ["a:1"], ["-H", "[::1]:2"]):
         with pytest.raises(ConfigError):
             command.main(wrong)
-    assert len(asked) == 6
+    assert len(asked) == 5
 
 
 def test_what_is_wrong_is_the_status(asked: list, capsys) -> None:
