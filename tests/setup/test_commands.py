@@ -60,23 +60,18 @@ def test_the_examples_of_hostfiles(sandbox: Sandbox, ranks: int, hosts: str) -> 
 
 
 EACH = [LAUNCHER, "run.sh", "setup-utils/launchers/horovodrun"]
-TWO = {"HOSTS": "ip1:2,ip2:2"}
 
 
 def test_wrong_variables_are_one_line(sandbox) -> None:
     for commands, variables, reason in (
         (EACH, {"HOST_TIMEOUT": "5"}, "HOST_TIMEOUT='5' is not a number of seconds"),
-        (EACH, {"HOST_TIMEOUT": "2 minutes"}, "HOST_TIMEOUT='2 minutes' is not a number"),
         (EACH, {"NIC": "eth77"}, "NIC='eth77': "),
         (EACH, {"NIC": "../net/lo"}, "NIC='../net/lo': "),
         (["run.sh"], {"NIC": "lo\n\x1b[31m"}, "NIC="),
         (["run.sh --restarts x\x1b[31m"], {}, "--restarts"),
-        (["run.sh"], {"NP": "two"}, "NP='two' is not a number of ranks"),
         (["run.sh"], {"NP": "2\n3"}, "NP='2 3' is not a number of ranks"),
         (["run.sh"], {"HOSTS": "a\n", "HOSTFILE": "b"}, "HOSTS='a ' and HOSTFILE='b' both name"),
         # A GPU's UUID names nothing on another host.
-        (["run.sh"], {"CUDA_VISIBLE_DEVICES": "GPU-5fa2,GPU-77", **TWO},
-         "error: CUDA_VISIBLE_DEVICES='GPU-5fa2,GPU-77' names GPUs of a "),
         (["run.sh"], {"CUDA_VISIBLE_DEVICES": "0,MIG-5fa2", "HOSTFILE": "hosts"},
          "error: CUDA_VISIBLE_DEVICES='0,MIG-5fa2' names GPUs of a "),
     ):  # fmt: skip
@@ -173,12 +168,9 @@ def test_run_starts_again_after_a_crash(crashing: Sandbox) -> None:
     assert len(crashing.calls_with("mpirun")) == 3
     restart(crashing, "9 0", status=9)
     # A user's error or a signal.
-    for end in (0, 2, 129, 130, 143):
+    for end in (0, 2, 143):
         restart(crashing, f"{end} 0", "--restarts", "3", status=end)
         assert len(crashing.calls.splitlines()) == 1
-    for wrong in ("", "x", "-1"):
-        crashing.refusal("run.sh", "--restarts", wrong)
-        assert crashing.calls == ""
     # The hostfile is read again.
     (crashing.folder / "hosts").write_text("ip1 slots=2\nip2 slots=2\n")
     crashing.stub("sleep", "echo ip1 slots=2 >hosts\n")
@@ -201,7 +193,6 @@ def trap(signals: str, then: str = "") -> str:
         # The stub is mpirun and its ranks: on USR1 or USR2, it ends after its update.
         (trap("USR1 USR2", "exit 1") + f"kill -INT $PPID\n{LAST}", {130: "USR1"}),
         (trap("USR1 USR2", "exit 1") + f"kill -TERM $PPID\n{LAST}", {143: "USR2"}),
-        (trap("USR1 USR2", "exit 1") + f"kill -HUP $PPID\n{LAST}", {129: "USR2"}),
         # mpirun forwards to ranks that it has started, and to no others: the signal is repeated.
         (
             "trap 'echo lost >>\"$CALLS\"' USR2\nkill -TERM $PPID\npause 1\n"
@@ -221,7 +212,7 @@ def trap(signals: str, then: str = "") -> str:
             {130: "USR1 TERM"},
         ),
     ],
-    ids=["INT", "TERM", "HUP", "before the ranks", "two at once", "later"],
+    ids=["INT", "TERM", "before the ranks", "two at once", "later"],
 )  # fmt: skip
 def test_run_forwards_signals(sandbox: Sandbox, stub: str, ends: dict[int, str]) -> None:
     sandbox.stub("orterun", PAUSE + stub)
@@ -250,10 +241,8 @@ def config_call(sandbox: Sandbox, typed: str = "", **variables: Any) -> str:
 def test_choices_come_from_the_environment(sandbox: Sandbox) -> None:
     assert config_call(sandbox, "--lr 0.5", LR="0.1") == "--dataset synthetic --lr 0.1 --lr 0.5"
     choices = {"DATASET": "emore", "NETWORK": "r50", "BATCH_SIZE": "32", "MODELS_ROOT": "m"}
-    said = config_call(sandbox, **choices)
-    assert said == "--dataset emore --network r50 --batch-size 32 --models-root m"
-    said = config_call(sandbox, "--rec faces", DATASET="glint360k_8GPU")
-    assert said == "--dataset glint360k_8GPU --rec faces"
+    said = config_call(sandbox, "--rec faces", **choices)
+    assert said == "--dataset emore --network r50 --batch-size 32 --models-root m --rec faces"
 
 
 def test_data_of_the_user_replace_the_synthetic_set(sandbox: Sandbox, monkeypatch) -> None:

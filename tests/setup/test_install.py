@@ -92,7 +92,6 @@ def test_what_is_missing_is_told_first(sandbox: Sandbox) -> None:
         (None, {"STUB_UNSUPPORTED": "y"}, ("no Python 3.9 to 3.12", "PYTHON=/path/to/python3.11")),
         (None, {"STUB_UNSUPPORTED": "y", "PYTHON": "python3"}, ("PYTHON=python3", "unset it")),
         (None, {"PYTHON": "/nowhere/python3.11"}, ("PYTHON=/nowhere/python3.11", "3.9 to 3.12")),
-        (None, {"CXX": "clang++-99"}, ("'clang++-99'",)),
         ("c++", {}, ("C++ compiler 'c++'", "build-essential")),
         ("make", {}, ("make is missing",)),
     ):
@@ -134,22 +133,17 @@ done
 MPICXX = 'echo "-I$(cd "$(dirname "$0")/.." && pwd -P)/include"\n'
 
 
-@pytest.mark.parametrize("wheel", ["mpicxx", ""])
-def test_in_a_folder_with_a_space_horovod_is_built_through_a_link(tmp_path, wheel: str) -> None:
+def test_in_a_folder_with_a_space_horovod_is_built_through_a_link(tmp_path) -> None:
     sandbox = Sandbox(tmp_path, "my pröject")
     sandbox.stub("cmake", CMAKE)
-    sandbox.stub("mpicxx", MPICXX if wheel else "echo /opt/mpi/lib /x\n")
-    sandbox.install(STUB_WHEEL=f"cmake {wheel}")
+    sandbox.stub("mpicxx", MPICXX)
+    sandbox.install(STUB_WHEEL="cmake mpicxx")
     (build,), (cmake,) = sandbox.calls_with("build /"), sandbox.calls_with("cmake -")
     _, python, *_, folder = build.split()
     assert python == f"{folder}/project/.venv/bin/python" and not Path(folder).exists()
     assert " -DCMAKE_INSTALL_RPATH=$ORIGIN/../../mxnet;$ORIGIN/../../../.." in cmake
-    assert str(sandbox.folder) not in cmake
-    if wheel:
-        assert cmake.endswith("horovod-build/mpicxx")
-        assert f"-I{folder}/project/.venv/include" in sandbox.calls.splitlines()
-    else:
-        assert "MPI_CXX_COMPILER" not in cmake and cmake.endswith(";/opt/mpi/lib;/x")
+    assert str(sandbox.folder) not in cmake and cmake.endswith("horovod-build/mpicxx")
+    assert f"-I{folder}/project/.venv/include" in sandbox.calls.splitlines()
 
 
 def test_tools_get_separate_environments(sandbox: Sandbox) -> None:
@@ -242,9 +236,7 @@ def test_the_build_gets_one_toolkit_by_all_names(sandbox, tmp_path: Path, way: s
     assert installed.count("==1.9.1") == 1 and installed.count("==") == processors.count("==")
 
 
-@pytest.mark.parametrize(
-    ("way", "version"), [("HOROVOD_CUDA_HOME", "11.1"), ("PATH", "11.20")]
-)  # fmt: skip
+@pytest.mark.parametrize(("way", "version"), [("HOROVOD_CUDA_HOME", "11.1"), ("PATH", "11.20")])
 def test_a_toolkit_of_another_version_is_refused_first(sandbox, tmp_path, way, version) -> None:
     home = toolkit(tmp_path / "cuda", version)
     if way == "PATH":
