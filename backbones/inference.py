@@ -50,7 +50,7 @@ class HostInference:
         self._symbol, self._weights, self._dtype = symbol, weights, dtype
         self._lanes = lanes()
         # MXNet plans a graph for one shape, and anew each time the shape changes.
-        self._passes: dict[Shape, Iterator[_Pass]] = {}
+        self._passes: dict[Shape, Iterator[Callable[[NDArray[np.uint8]], Any]]] = {}
 
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the outputs [b, n] for images [b, c, h, w]."""
@@ -65,30 +65,27 @@ class HostInference:
         if images.shape not in self._passes:
             folded = fold(self._symbol, self._weights, images.shape[1:], self._dtype)
             # Each has the memory of its maps, and so works on one batch after the other.
-            self._passes[images.shape] = cycle([_Pass(*folded) for _ in range(self._lanes)])
+            self._passes[images.shape] = cycle([_bind(*folded) for _ in range(self._lanes)])
         return next(self._passes[images.shape])(images)
 
 
-class _Pass:
-    """The folded graph, for batches of one shape."""
+def _bind(folded: Symbol, values: Mapping[str, Any]) -> Callable[[NDArray[np.uint8]], Any]:
+    """Return the folded graph as a function of batches of one shape, which queues its work."""
+    names = folded.list_inputs()
+    position = names.index("data")
+    parameters = [index for index in range(len(names)) if index != position]
+    operator = mx.nd.CachedOp(
+        folded,
+        (
+            ("static_alloc", True),
+            ("static_shape", True),
+            ("data_indices", str([position])),
+            ("param_indices", str(parameters)),
+        ),
+    )
 
-    def __init__(self, folded: Symbol, values: Mapping[str, Any]) -> None:
-        names = folded.list_inputs()
-        self._position = position = names.index("data")
-        self._inputs = [values.get(name) for name in names]
-        parameters = [index for index in range(len(names)) if index != position]
-        self._operator = mx.nd.CachedOp(
-            folded,
-            (
-                ("static_alloc", True),
-                ("static_shape", True),
-                ("data_indices", str([position])),
-                ("param_indices", str(parameters)),
-            ),
-        )
+    def run(images: NDArray[np.uint8]) -> Any:
+        inputs = {**values, "data": mx.nd.array(images, dtype="float32")}
+        return operator(*(inputs[name] for name in names))
 
-    def __call__(self, images: NDArray[np.uint8]) -> Any:
-        """Return the outputs, an NDArray that is being computed."""
-        inputs = self._inputs.copy()
-        inputs[self._position] = mx.nd.array(images, dtype="float32")
-        return self._operator(*inputs)
+    return run

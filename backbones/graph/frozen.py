@@ -74,5 +74,5 @@ def _statistics(symbol: Symbol, *, only_kept: bool = False) -> list[set[str]]:
         {nodes[entry[0]]["name"] for entry in node["inputs"][3:5]}
         for node in nodes
         if node["op"] == "BatchNorm"
-        and (not only_kept or node.get("attrs", {}).get(_GLOBAL) in ("True", "1"))
+        and (not only_kept or node.get("attrs", {}).get(_GLOBAL) == "True")
     ]

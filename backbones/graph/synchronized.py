@@ -37,8 +37,6 @@ NDArray = Any
 Context = Any
 Arrays = dict[str, NDArray]
 
-_TRUE = ("True", "1")
-
 
 class Norm(NamedTuple):
     """A BatchNorm of a level, by the names of the level's inputs.
@@ -130,8 +128,8 @@ def _with_given_statistics(graph: Graph) -> tuple[Graph, dict[int, Norm]]:
     for index, node in enumerate(graph["nodes"]):
         node = {**node, "inputs": [moved(entry, indices) for entry in node["inputs"]]}
         attributes = node.get("attrs", {})
-        if node["op"] == "BatchNorm" and attributes.get("use_global_stats") not in _TRUE:
-            has_fixed_gamma = attributes.get("fix_gamma", "True") in _TRUE
+        if node["op"] == "BatchNorm" and attributes.get("use_global_stats") != "True":
+            has_fixed_gamma = attributes.get("fix_gamma", "True") == "True"
             given = ["one"] * has_fixed_gamma + ["given_mean", "given_variance"]
             variables = [[len(nodes) + number, 0, 0] for number in range(len(given))]
             names = [f"{node['name']}_{part}" for part in given]

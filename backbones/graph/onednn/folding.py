@@ -56,7 +56,6 @@ Weights = Mapping[str, NDArray[Any]]
 Values = dict[str, NDArray[Any]]
 
 _SUMS = ("_Plus", "_plus", "broadcast_add", "broadcast_plus", "elemwise_add")
-_TRUE = ("True", "1")
 _EPSILON = "1e-3"
 """MXNet's default."""
 _UNUSED = "constants_unused"
@@ -149,7 +148,7 @@ class _Folding(Rewriter):
             return False
         if node["op"] == "Convolution":
             return len(self.shape(index)) == 4
-        return node.get("attrs", {}).get("flatten", "True") in _TRUE
+        return bool(node.get("attrs", {}).get("flatten", "True") == "True")
 
     def _add_layer(self, index: int) -> int:
         """Append a layer with a bias, and with parameters of its own."""
@@ -178,7 +177,7 @@ class _Folding(Rewriter):
         node = self.given[index]
         attributes = node.get("attrs", {})
         gamma, beta, mean, variance = self._read(node["inputs"][1:])
-        if attributes.get("fix_gamma", "True") in _TRUE:
+        if attributes.get("fix_gamma", "True") == "True":
             gamma = np.ones_like(gamma)
         source = node["inputs"][0][0]
         layer = self.indices[source]
