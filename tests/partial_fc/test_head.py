@@ -227,13 +227,43 @@ def test_confident_targets_keep_exact_gradients():
     assert np.abs(step.gradient.asnumpy() - expected).max() <= 1e-3 * np.abs(expected).max()
 
 
+def margined(margin, cosines, norms):
+    inverse_norms = mx.nd.array(1.0 / np.array(norms, dtype=np.float32)[:, None])
+    here = mx.nd.ones(len(cosines))
+    return margin(Targets(mx.nd.array(cosines), here, inverse_norms, LoneWorld()))
+
+
+@pytest.mark.parametrize("make", [
+    *(partial(CombinedMargin, *some) for some in ((0.9, 0.4, 0.15), (1.3, 0.2, 0.0))),
+    *(partial(build, HeadOptions(loss)) for loss in NAMED_LOSSES),
+])
+def test_slopes_equal_differences(make):
+    cosines, step = np.linspace(-0.9, 0.9, 37), 2e-3
+    norms, norm_step = np.linspace(5.0, 130.0, 37), 0.05
+
+    def slopes(above, below, width):
+        return (above.asnumpy().astype(float) - below.asnumpy().astype(float)) / (2 * width)
+
+    # A new margin each time: its running means depend on cosines and norms.
+    found = margined(make(), cosines, norms)
+    above, below = (margined(make(), cosines + by, norms) for by in (step, -step))
+    expected = slopes(above.cosines_B, below.cosines_B, step)
+    assert found.slopes_B.asnumpy() == pytest.approx(expected, abs=2e-3, rel=2e-3)
+    if (terms := found.norm_terms) is None:
+        return
+    above, below = (margined(make(), cosines, norms + by) for by in (norm_step, -norm_step))
+    expected = slopes(above.cosines_B, below.cosines_B, norm_step)
+    assert terms.slopes_B.asnumpy() == pytest.approx(expected, abs=1e-5, rel=2e-3)
+    penalties = above.norm_terms.penalties_B, below.norm_terms.penalties_B
+    expected = slopes(*penalties, norm_step)
+    assert terms.penalty_slopes_B.asnumpy() == pytest.approx(expected, abs=1e-4, rel=2e-3)
+
+
 def test_adaface_clips_the_distance_and_the_angle():
     norms, cosines = [1.0, 3.0, 1.0, 3.0], [0.5, 0.5, -0.99, 0.99]
     margin = AdaFace()
     margin._H = 10.0
-    inverse_norms = mx.nd.array(1.0 / np.array(norms)[:, None])
-    targets = Targets(mx.nd.array(cosines), mx.nd.ones(4), inverse_norms, LoneWorld())
-    found = margin(targets)
+    found = margined(margin, cosines, norms)
     # Distances of ±1 at most: the worst image gets θ + 0.4 and no m3, the best θ − 0.4 and 0.8.
     # arccos(-0.99) + 0.4 lies above π and arccos(0.99) − 0.4 below 0.
     expected = [np.cos(np.pi / 3 + 0.4), np.cos(np.pi / 3 - 0.4) - 0.8, -1.0, 1.0 - 0.8]
