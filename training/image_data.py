@@ -17,13 +17,7 @@ from data.batches.position import EpochPart
 from data.image_interface import ImageSet
 from data.images import cifar, image_set, mnist
 from data.images.image_set import DrawnImages
-from data.images.transforms import (
-    CenterCrop,
-    MiddleCrop,
-    PadCropFlip,
-    RandomResizedCrop,
-    Unchanged,
-)
+from data.images.transforms import transforms_of
 from data.options import ImageDataOptions
 from data.records.record_set import files_of
 from parallel.world import World
@@ -41,9 +35,8 @@ _CIFAR = Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 _IMAGENET = Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _DRAWN = Normalization((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
-_Pair = tuple[Unchanged, Unchanged]
-_Opened = tuple[tuple[ImageSet, ImageSet], Sequence[Path], _Pair, Normalization]
-"""Sets to train and to validate on, their files, what is done to images of each, and to all."""
+_Opened = tuple[tuple[ImageSet, ImageSet], Sequence[Path], Normalization]
+"""Sets to train and to validate on, their files, and what is done to all images."""
 
 
 @dataclass(frozen=True)
@@ -105,37 +98,33 @@ def open_images(data: ImageDataOptions, seed: int) -> ImageData:
     shape = (1 if data.images == "mnist" else 3, side, side)
     opened: _Opened
     if data.images == "mnist":
-        folder, unchanged = _folder(data), (Unchanged(), Unchanged())
+        folder = _folder(data)
         both = mnist.read(folder, _PARTS[0]), mnist.read(folder, _PARTS[1])
-        opened = both, mnist.files_of(folder), unchanged, _MNIST
+        opened = both, mnist.files_of(folder), _MNIST
     elif data.images == "imagenet":
-        opened = _open_imagenet(data, side)
+        opened = _open_imagenet(data)
     elif data.images in cifar.SETS:
         opened = _open_cifar(data, side)
     else:
         opened = _draw(data, side, seed)
-    sets, files, transforms, normalization = opened
+    sets, files, normalization = opened
     training, validation = (
         TransformedImages(dataset, transform, shape, data.max_bad_records)
-        for dataset, transform in zip(sets, transforms)
+        for dataset, transform in zip(sets, transforms_of(data, side))
     )
     return ImageData(training, validation, normalization, files)
 
 
-def _open_imagenet(data: ImageDataOptions, size: int) -> _Opened:
+def _open_imagenet(data: ImageDataOptions) -> _Opened:
     if records := _records(data):
         sets, files = image_set.open_records(*records), _files(records)
     else:
         files = [_folder(data) / part for part in ("train", "val")]
         sets = image_set.open_folders(*files)
-    return sets, files, (RandomResizedCrop(size), CenterCrop(size)), _IMAGENET
+    return sets, files, _IMAGENET
 
 
 def _open_cifar(data: ImageDataOptions, size: int) -> _Opened:
-    """CIFAR-10 or -100: shifted crops of whole images, as in the tutorial, or plain smaller crops.
-
-    The latter are those of Grouping-SGD's networks for 28 pixels.
-    """
     kind = cifar.SETS[data.images]
     if size > cifar.SIDE:
         raise ConfigError(
@@ -147,9 +136,7 @@ def _open_cifar(data: ImageDataOptions, size: int) -> _Opened:
     else:
         training, validation, files = cifar.open_set(kind, _folder(data))
         sets = training, validation
-    if size < cifar.SIDE:
-        return sets, files, (PadCropFlip(padding=0, size=size), MiddleCrop(size)), _CIFAR
-    return sets, files, (PadCropFlip(), Unchanged()), _CIFAR
+    return sets, files, _CIFAR
 
 
 def _draw(data: ImageDataOptions, size: int, seed: int) -> _Opened:
@@ -157,7 +144,7 @@ def _draw(data: ImageDataOptions, size: int, seed: int) -> _Opened:
     counts = data.num_images, max(1, data.num_images // _VALIDATION_SHARE)
     draw = partial(DrawnImages, num_classes=data.num_classes, shape=(size, size, 3), seed=seed)
     training, validation = (draw(part, count=count) for part, count in zip(_PARTS, counts))
-    return (training, validation), (), (Unchanged(), Unchanged()), _DRAWN
+    return (training, validation), (), _DRAWN
 
 
 def _records(data: ImageDataOptions) -> list[Path]:

@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.decoding import Image, encode
+from data.images import cifar
+from data.options import ImageDataOptions
 
 GRAY = 127.5
 """The middle of a pixel's range, which the face networks' normalization maps to 0."""
@@ -300,3 +302,22 @@ _CHANGES: Mapping[str, tuple[Callable[..., Image], int]] = {
 }
 CHANGES_OF_FACES = tuple(name for name in _CHANGES if name != "mirror")
 """Changes that have an option of the same name."""
+
+
+def transforms_of(data: ImageDataOptions, size: int) -> tuple[Unchanged, Unchanged]:
+    """Return what is done to images to train on, and to those to validate on.
+
+    CIFAR has shifted crops of whole images, as in the tutorial, or plain smaller crops: those of
+    Grouping-SGD's networks for 28 pixels.
+
+    Args:
+        data: the options.
+        size: height and width of the results.
+    """
+    if data.images == "imagenet":
+        return RandomResizedCrop(size), CenterCrop(size)
+    if data.images in cifar.SETS:
+        if size < cifar.SIDE:
+            return PadCropFlip(padding=0, size=size), MiddleCrop(size)
+        return PadCropFlip(), Unchanged()
+    return Unchanged(), Unchanged()
