@@ -49,6 +49,10 @@ class VerificationResult:
     scores: Optional[NDArray[np.float64]] = field(default=None, repr=False, compare=False)
     """Of each pair the cosine of its embeddings, and 1 if it shows one person, else 0: [P, 2]."""
 
+    def numbers(self) -> dict[str, float]:
+        """Return the numbers that ``metrics.jsonl`` and ``--json`` have under the same names."""
+        return {"accuracy": self.accuracy, "accuracy_std": self.accuracy_std, "xnorm": self.xnorm}
+
     def __str__(self) -> str:
         rates = "".join(f", TAR {tar:.4f} @ FAR {far:g}" for far, tar in self.tar_at_far.items())
         return (

@@ -67,12 +67,10 @@ class SetReport:
             "pairs": len(self.pairs.same),
             "pairs_of_one_person": int(self.pairs.same.sum()),
             "pairs_of_two_people": self.curve.different,
-            "accuracy": result.accuracy,
-            "accuracy_std": result.accuracy_std,
+            **result.numbers(),
             "threshold_squared_distance": result.threshold,
             # Of unit vectors, |a - b|^2 = 2 - 2 a·b.
             "threshold_cosine": 1 - result.threshold / 2,
-            "xnorm": result.xnorm,
             "tar_at_far_over_folds": _by_far(result.tar_at_far),
             "tar_at_far": _by_far({far: tar_at(self.curve, far) for far in FARS}),
             "auc": area_under(self.curve),

@@ -204,11 +204,9 @@ class RunLog:
             *(name, update, result.accuracy, result.accuracy_std, best, rates, result.xnorm),
         )
         numbers = {
-            "accuracy": result.accuracy,
-            "accuracy_std": result.accuracy_std,
+            **result.numbers(),
             "best": best,
             **{f"tar_at_far_{far:g}": tar for far, tar in result.tar_at_far.items()},
-            "xnorm": result.xnorm,
         }
         self.record(update, numbers, target=name)
         if self.files is not None:
