@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from runtime.errors import ConfigError, did_you_mean
+from runtime.options import check_name
 
 _FACE_SHAPE = 3, 112, 112
 
@@ -71,12 +71,7 @@ def names() -> list[str]:
 
 def check(name: str) -> None:
     """Raise ``ConfigError`` if there is no network of this name."""
-    if name not in _ARCHITECTURES:
-        plain = [name for name in _ARCHITECTURES if not name.endswith(SE)]
-        raise ConfigError(
-            f"network {name!r} is unknown{did_you_mean(name, _ARCHITECTURES)}; there are "
-            f"{', '.join(plain)}, and r18{SE} and so on with squeeze and excitation"
-        )
+    check_name("network", name, _ARCHITECTURES)
 
 
 def own_output(name: str) -> str:

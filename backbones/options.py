@@ -85,8 +85,8 @@ class NetworkOptions(Options):
 class BackboneOptions(NetworkOptions):
     """Backbone, from images to embeddings."""
 
-    network: str = "r50"
-    """Backbone: r18, r34, r50, r100, ... (InsightFace's count), r50-se, ..., mbf, or tiny."""
+    network: str = name("r50", backbones.names())
+    """Backbone: {names}. Layers are as InsightFace counts them."""
 
     embedding_size: int = number(512, POSITIVE_COUNT)
     """Length of an embedding."""
@@ -112,7 +112,6 @@ class BackboneOptions(NetworkOptions):
     @override
     def check(self) -> None:
         super().check()
-        backbones.check(self.network)
         if self.net_output is not None:
             check_name("net-output", self.net_output, OUTPUTS)
         accumulate = f"--accumulate {self.accumulate}"
