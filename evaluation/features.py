@@ -34,7 +34,7 @@ class FaceNetwork:
     batch_size: int = 64
     """Images per call: a smaller batch is filled up, so that MXNet plans for one shape only."""
     flip: bool = True
-    """Whether mirror images count."""
+    """True if mirror images are embedded, too."""
     name: str = "the network"
     """Its file, for messages and notes."""
 

@@ -23,7 +23,7 @@ from runtime.files import as_data_error, open_regular, read_lines, write_atomica
 
 # NumPy has Python parse the header of a file, which raises errors of many classes, and takes any
 # shape and type.
-# Of version 1.0; others are for longer headers.
+# Version 1.0 of the format; later versions allow longer headers.
 _MAGIC = b"\x93NUMPY\x01\x00"
 _LONGEST_HEADER = 1 << 12
 _HEADER = re.compile(

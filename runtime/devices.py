@@ -1,4 +1,4 @@
-"""Where a rank computes: on the host, whose arrays Numba kernels share, or on a device; with whom.
+"""Host and device of a rank, and the interface of the ranks that compute together.
 
 The host is ``mx.cpu()``; every other context is a device: its arrays are worked on by MXNet's
 operators alone, which the engine queues, and nothing may wait for them without need. MXNet treats

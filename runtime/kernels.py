@@ -74,7 +74,7 @@ def _compiled_into(function: Any) -> list[Any]:
     parts: list[Any] = []
     for name in function.__code__.co_names:
         value = function.__globals__.get(name)
-        # Of functions of Python, kernels call overloaded ones alone. Intrinsics are in this file,
+        # Kernels call no functions of Python but overloaded ones. Intrinsics are in this file,
         # next to the only functions that call them.
         called = getattr(value, "py_func", value)
         if isinstance(value, _CONSTANTS):

@@ -113,7 +113,7 @@ _ATTRIBUTES: Mapping[str, Kind] = {
     # More outputs than one; and forms of a Reshape.
     **_same("output_mean_var reverse keep_highest", one_of("False")),
     "target_shape": one_of("()", "(0, 0)", "(0,0)"),
-    # Of quantized networks, and of kinds of pooling that are refused.
+    # Quantized networks have the first two; pooling by powers, which is refused, the third.
     **_same("min_calib_range max_calib_range p_value", one_of("None")),
     **_same("kernel stride dilate", several(integer(1, _WINDOW_SIDE), 0, 2)),
     "pad": several(integer(0, _WINDOW_SIDE), 0, 2),

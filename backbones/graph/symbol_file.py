@@ -40,7 +40,7 @@ _NO_PATH = (
 _SHARING = ("Convolution", "FullyConnected")
 _MAX_BYTES = 1 << 24
 _MAX_NODES = 20_000
-# Of the nodes that MXNet gets, 1.9.1, whatever that of the file is.
+# MXNet gets every graph as one of 1.9.1, whatever version the file names.
 _VERSION = 10_901
 _MAX_CHANNELS = 1 << 12
 # Elements of all results for one image, and multiplications, of a graph that is not tried out. r100

@@ -235,7 +235,7 @@ class _WeightedImages:
             count: images of an epoch.
         """
         self._dataset, self._is_balanced = dataset, class_balance > 0
-        # That of label -1, an unreadable image, is the first.
+        # The first weight belongs to label -1, an unreadable image.
         self._weights = np.zeros(len(counts) + 1, np.float32)
         np.power(
             counts, -class_balance,

@@ -102,7 +102,7 @@ def find_centers(faces: EmbeddedFaces, agree: float) -> Centers:
         in_core[members] = core
         centers[label] = rows[core].sum(axis=0)
         if len(members) > 1:
-            # Of the two nearest images one is the image itself, or equal to it.
+            # The nearest image is the image itself, or equal to it; the second one counts.
             near = _cosines_with_core(rows, core) if core.any() else search(rows, rows, 2)[0][:, 1]
             own[members] = near
     return Centers(normalized(centers), own, in_core)

@@ -38,7 +38,7 @@ INPUT = "data"
 """Name of the input, in MXNet and in ONNX."""
 # The names of its first nodes, by which InsightFace's client leaves the pixels as they are.
 _CLIENTS = ("_minus", "_mul")
-# What gives whole pixels exactly again.
+# Four operations that together return whole pixels exactly.
 _NEUTRAL = (("Sub", 127.5), ("Mul", 2.0), ("Add", 255.0), ("Mul", 0.5))
 DESCRIPTION = "Pixels 0 to 255, three channels as RGB; the network normalizes them itself."
 # The name by which InsightFace's torch2onnx.py makes a batch of any size.

@@ -170,7 +170,7 @@ TENSORS: Mapping[str, Translate] = {
         f"_r{name}_scalar": partial(with_number, node, is_reversed=True)
         for name, node in _REVERSED.items()
     },
-    # What is float16 is decided for each operator, not by a Cast.
+    # A Cast is left out: each operator decides if it computes in float16.
     **{name: lambda op: op.inputs[0].name for name in ("BlockGrad", "Cast", "Dropout", "_copy")},
     "Concat": lambda op: op.emit("Concat", *op.values(), axis=op.get("dim", 1)),
     "Flatten": partial(plain, "Flatten", axis=1),

@@ -37,7 +37,7 @@ Content = TypeVar("Content")
 
 _JPEG = b"\xff\xd8\xff"
 _LONGEST_PICTURE = 8 << 20
-# Of a number that can be drawn; a timedelta holds as many seconds.
+# Largest number in a chart; a timedelta holds as many seconds.
 _LARGEST = 1e12
 # Rounding to float16 makes a cosine slightly larger than 1.
 _LARGEST_COSINE = 1.01

@@ -1,4 +1,4 @@
-"""What the command says of a verified set: lines for people, and a table for programs (JSON).
+"""Report on a verified set: lines for people, and a table for programs (JSON).
 
 It also says whether a network errs more often on some groups of people than on others. The form is
 that of Racial Faces in the Wild (Wang et al. 2019): a group's accuracy with a threshold of its own,
@@ -69,7 +69,7 @@ class SetReport:
             "pairs_of_two_people": self.curve.different,
             **result.numbers(),
             "threshold_squared_distance": result.threshold,
-            # Of unit vectors, |a - b|^2 = 2 - 2 a·b.
+            # Unit vectors have |a - b|^2 = 2 - 2 a·b.
             "threshold_cosine": 1 - result.threshold / 2,
             "tar_at_far_over_folds": _by_far(result.tar_at_far),
             "tar_at_far": _by_far({far: tar_at(self.curve, far) for far in FARS}),

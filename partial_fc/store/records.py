@@ -49,13 +49,13 @@ Rows = NDArray[np.int64]
 
 # Classes that are looked at together.
 _AT_ONCE = 1 << 20
-# What records begin at a multiple of, in bytes: a line of the processor's cache.
+# Records begin at multiples of a line of the processor's cache, in bytes.
 _ALIGNMENT = 64
 # Places that a rank takes at a time: rows of a rank stand together, and few are lost in a kill.
 _PLACES_AT_ONCE = 4096
 # Requests to the disk at a time. They wait in the system, so they are more than the processors.
 _THREADS = 16
-# Of fewer rows, handing them out takes longer than reading them; more would take much memory.
+# Rows that a thread reads at once: for fewer the handing out takes longer, more take memory.
 _LEAST_ROWS, _MOST_ROWS = 256, 2048
 
 Arrays = dict[str, NDArray[Any]]

@@ -103,7 +103,7 @@ class SavedRows(ExitStack):
         self._logs = [open_descriptor(path) for path in paths]
         for log in self._logs:
             opened.callback(os.close, log)
-        # Of each class the log that has its row, from 1, and where; pages of zeros take no memory.
+        # The log that has each class's row, from 1, and the place in it. Zeros take no memory.
         self._sources = np.zeros(self.header.classes, np.int32)
         self._offsets = np.zeros(self.header.classes, np.int64)
         for path, block in undone(self._folder, update, self._records, self._records.index):

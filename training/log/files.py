@@ -178,7 +178,7 @@ class _Records:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = open(open_kept(path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b", buffering=0)
-        # What a power failure has left of a last line; the run makes its update again.
+        # A power failure may have cut off the last line; the run makes its update again.
         self._file.seek(0)
         content = self._file.readall()
         self._file.truncate(content.rfind(b"\n") + 1)

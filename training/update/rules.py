@@ -152,13 +152,13 @@ def all_finite(gradients: Sequence[Any]) -> bool:
 
 
 def _offsets(sizes: Sequence[int]) -> NDArray[np.int64]:
-    """Where each of n arrays begins among the numbers of all, and where the last ends [n + 1]."""
+    """Return the start of each of n arrays among the numbers of all, and the end [n + 1]."""
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
 @inlined
 def _part(offsets, piece):  # type: ignore[no-untyped-def]
-    """Where a piece begins and ends among the numbers of all arrays, and which arrays it is of."""
+    """Return begin and end of a piece among the numbers of all arrays, and its arrays."""
     begin = offsets[-1] * piece // _PIECES
     end = offsets[-1] * (piece + 1) // _PIECES
     first, last = -1, 0

@@ -282,7 +282,7 @@ def _chains(graph: Graph) -> dict[int, list[int]]:
         if node["op"] == "Convolution":
             chains[index] = [index]
         elif node["op"] == "elemwise_add":
-            # Of two convolutions the one that is computed last adds to the other's output.
+            # If two convolutions are added, the later one adds to the output of the other.
             for source in sorted(before, reverse=True):
                 if only.get(source) == index and len(chains.get(source, ())) == 1:
                     chains[index] = [*chains.pop(source), index]
