@@ -25,7 +25,7 @@ from training.checkpoint import files, layout
 from training.checkpoint.layout import Part, RankFile
 from training.checkpoint.reader import Checkpoint, SavedRun
 from training.config.run import ANYWAY, AUTO, NEVER
-from training.run_folder import Storage
+from training.run_folder import Storage, explained
 
 _log = logging.getLogger(__name__)
 
@@ -195,7 +195,9 @@ def _rename(found: _Found, storage: Storage) -> None:
     """Put aside what each folder has of a checkpoint; the first rank of the folder does it."""
     here = found.paths.get(storage.world.rank)
     if here is not None:
-        _log.warning("renamed to %s; trying the checkpoint before it", files.set_aside(here))
+        with explained(storage.root):
+            aside = files.set_aside(here)
+        _log.warning("renamed to %s; trying the checkpoint before it", aside)
 
 
 def _compare(saved: SavedRun, about: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ import re
 import zlib
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -150,7 +151,7 @@ def find(folder, go_on="auto", about=ABOUT, ranks=2):
     return run_ranks(ranks, rank_main)[0]
 
 
-def test_a_broken_checkpoint_is_logged_and_the_one_before_is_used(tmp_path, caplog):
+def test_a_broken_checkpoint_is_logged_and_the_one_before_is_used(tmp_path, caplog, monkeypatch):
     caplog.set_level("INFO")
     assert find(tmp_path) is None
 
@@ -174,6 +175,10 @@ def test_a_broken_checkpoint_is_logged_and_the_one_before_is_used(tmp_path, capl
     file.write_bytes(file.read_bytes()[:-4] + b"abcd")
     with pytest.raises(DataError, match=r"rank-0001.bin.*checksum|another rank found"):
         find(tmp_path, last)
+    with monkeypatch.context() as change:
+        change.setattr(Path, "rename", Mock(side_effect=PermissionError(13, "not allowed")))
+        with pytest.raises(ConfigError, match="--models-root .* cannot be written .*not allowed"):
+            find(tmp_path)
     assert find(tmp_path, before) == find(tmp_path, ranks=3) == before.name
     assert "BROKEN CHECKPOINT" in caplog.text and "rank-0001.bin" in caplog.text
     assert {path.name for path in last.parent.iterdir()} == {before.name, f"{last.name}.broken"}
