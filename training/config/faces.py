@@ -63,6 +63,11 @@ class TeacherOptions(Options):
     def check(self) -> None:
         if self.teacher is not None:
             check_checkpoint("teacher", self.teacher)
+        elif self.teacher_weight != 1.0:
+            raise ConfigError(
+                f"--teacher-weight {self.teacher_weight:g} has no effect without --teacher "
+                "PREFIX,EPOCH; give both or none"
+            )
 
 
 @dataclass(frozen=True)
@@ -158,7 +163,7 @@ def _as_given(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_recipe_of_optimizer(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Refuse another optimizer with the defaults and presets for SGD."""
+    """Refuse another optimizer with the defaults and presets for SGD, or with ``--momentum``."""
     optimizer = given.get("optimizer", saved.get("optimizer", "sgd"))
     if optimizer == "sgd" or optimizer not in STATES:
         return
@@ -167,6 +172,11 @@ def _check_recipe_of_optimizer(given: Mapping[str, Any], saved: Mapping[str, Any
         raise ConfigError(
             f"--optimizer {optimizer} needs --lr and --wd of its own, as in --lr 1e-3 and --wd 0 "
             "for adam, 0.05 for adamw: defaults and presets are for sgd"
+        )
+    if "momentum" in given:
+        raise ConfigError(
+            f"--momentum {given['momentum']:g} has no effect with --optimizer {optimizer}; leave "
+            "it out"
         )
 
 
@@ -198,6 +208,11 @@ def check(config: FaceConfig) -> None:
         if data.num_classes is None:
             raise ConfigError(
                 "--dry-run reads no data: add --num-classes to say how many identities it has"
+            )
+        formats = (config.head.head_dtype, config.backbone.dtype)
+        if config.dry_run.gpu and ("bfloat16" in formats or config.head.center_store is not None):
+            raise ConfigError(
+                "--gpu plans for a GPU, where neither bfloat16 nor --center-store is; leave one out"
             )
     elif data.dataset == "synthetic":
         if (data.num_images or 0) < (data.num_classes or 0):
