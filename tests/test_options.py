@@ -20,12 +20,8 @@ import pytest
 
 import classify
 import train
-from backbones.classifiers import Normalization
-from backbones.classifiers.classifier import Classifier
 from backbones.graph.passes import Recomputation
 from backbones.graph.synchronized import SynchronizedPass
-from backbones.model import Backbone
-from backbones.options import BackboneOptions, ClassifierOptions
 from data.drawn import face_set
 from data.images import image_set, mnist
 from data.verification import bin_file
@@ -36,6 +32,7 @@ from partial_fc.margin import AdaFace, CombinedMargin
 from runtime import devices, options, processors
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16
+from tests.backbones.passes import classifier, create
 from tests.support.alone import RUN_FILES, Witness, files_of, reports, saves, stop
 from tests.support.sets import pack_set
 from training import run
@@ -312,14 +309,8 @@ def folder(tmp_path_factory) -> Path:
     for name, labels in {"A": "0001112223", "B": "000111222"}.items():
         pack_set(root / name, encoded, map(int, labels), (32, 32))
     bin_file.write_bin(root / "A" / "seen.bin", encoded, [True, False] * 6)
-    tiny = BackboneOptions(network="tiny", embedding_size=24)
-    Backbone.create(tiny, image_size=(32, 32), seed=0).export(root / "earlier")
-    (root / "earlier-0000.params").rename(root / "earlier-0003.params")
-    lenet, half = ClassifierOptions(model="LeNet"), Normalization((0.5,) * 3, (0.5,) * 3)
-    classifier = Classifier.create(
-        lenet, classes=3, image_shape=(3, 16, 16), normalization=half, seed=0
-    )
-    classifier.export(root / "classifier")
+    create(side=32, embedding_size=24).export(root / "earlier", 3)
+    classifier("LeNet", (3, 16, 16), classes=3).export(root / "classifier")
     (root / "centers").mkdir()
     mx.nd.save(str(root / "centers" / "0_centers.param"), mx.nd.full((7, 16), 0.75))
     return root

@@ -12,10 +12,6 @@ from unittest.mock import Mock, call
 import numpy as np
 import pytest
 
-from backbones.classifiers import Normalization
-from backbones.classifiers.classifier import Classifier
-from backbones.model import Backbone
-from backbones.options import BackboneOptions, ClassifierOptions
 from data.batches.image_loader import BROKEN
 from data.batches.loader import PADDING, Batch
 from data.batches.position import EpochPlan
@@ -24,6 +20,7 @@ from evaluation.features import FaceNetwork
 from parallel.world import LoneWorld, World
 from runtime.errors import DataError
 from runtime.mxnet import mx
+from tests.backbones.passes import assert_same, classifier, create, values
 from tests.support.parameters import SavedValues
 from tests.support.thread_world import ThreadWorld, run_ranks
 from training import validation
@@ -43,19 +40,10 @@ SETS = {update: {"lfw": lfw, "cfp": cfp} for update, (lfw, cfp) in enumerate(PAI
 Accuracies = dict[int, dict[str, float]]
 
 
-def make_backbone() -> Backbone:
-    options = BackboneOptions(network="tiny", embedding_size=8)
-    return Backbone.create(options, image_size=(32, 32), seed=1)
-
-
-def tensors(network: Any) -> dict[str, np.ndarray]:
-    return {name: value.data().asnumpy() for name, value in network.parameters.items()}
-
-
 class Training:
     def __init__(self, folder: Path, accuracies: Accuracies, deciding=None, world=None) -> None:
         folder.mkdir(exist_ok=True)
-        self.folder, self.backbone = folder, make_backbone()
+        self.folder, self.backbone = folder, create(side=32)
         self.weight = next(iter(self.backbone.parameters.values()))
         self.accuracies = accuracies
         self.best = BestModel(self.backbone, world or LoneWorld(), folder, deciding)
@@ -130,21 +118,9 @@ def test_another_rule_compares_with_the_model_that_is_kept(deciding, kept, tmp_p
     assert rest.verify(2, 3)[-1] == kept
 
 
-def test_a_model_that_is_gone_is_forgotten(tmp_path: Path, caplog) -> None:
-    rest, saved = Training(tmp_path, of(0.5, 0.4)), SavedValues(accuracies={"lfw": 0.9})
-    rest.backbone.export(tmp_path / BEST)
-    rest.best.load_state(saved)
-    assert not caplog.records and rest.best.accuracies == {"lfw": 0.9}
-    for name in NAMES:
-        (tmp_path / name).unlink()
-    rest.best.load_state(saved)
-    assert f"{tmp_path}/model-best-0000.params is gone: the run goes on" in caplog.text
-    assert rest.verify(0, 1) == [0, 0]
-
-
 def test_every_rank_has_and_saves_the_mean_of_all_statistics(tmp_path: Path) -> None:
     def rank_main(world: ThreadWorld) -> dict[str, np.ndarray]:
-        folder, backbone = tmp_path / str(world.rank), make_backbone()
+        folder, backbone = tmp_path / str(world.rank), create(side=32)
         folder.mkdir()
         assert len(backbone.statistics) > 1
         for number, array in enumerate(backbone.statistics):
@@ -153,7 +129,7 @@ def test_every_rank_has_and_saves_the_mean_of_all_statistics(tmp_path: Path) -> 
         for number, array in enumerate(backbone.statistics):
             # (0 + 1 + 4) / 3 of what the ranks differ by.
             assert array.asnumpy() == pytest.approx(number + 50 / 3), number
-        return tensors(backbone)
+        return values(backbone)
 
     expected = run_ranks(3, rank_main)[0]
     saved = mx.nd.load(str(tmp_path / "0" / "model-0000.params"))
@@ -164,26 +140,19 @@ def test_every_rank_has_and_saves_the_mean_of_all_statistics(tmp_path: Path) -> 
 
 
 def test_every_rank_gets_the_best_network_of_rank_0(tmp_path: Path, caplog) -> None:
-    def make(seed: int) -> Classifier:
-        return Classifier.create(
-            ClassifierOptions(model="LeNet"), classes=3, image_shape=(3, 32, 32), seed=seed,
-            normalization=Normalization((0.5,) * 3, (0.5,) * 3),
-        )  # fmt: skip
-
     def rank_main(world: ThreadWorld) -> dict[str, np.ndarray]:
-        classifier = make(1)
-        best = BestModel(classifier, world, tmp_path / str(world.rank))
+        network = classifier("LeNet", seed=1)
+        best = BestModel(network, world, tmp_path / str(world.rank))
         best.load_state(SavedValues(accuracies={"validation": 0.5}))
-        best.load(classifier.load_pretrained)
-        return tensors(classifier)
+        best.load(network.load_pretrained)
+        return values(network)
 
     (tmp_path / "0").mkdir()
-    make(9).export(tmp_path / "0" / BEST)
+    classifier("LeNet", seed=9).export(tmp_path / "0" / BEST)
     for seed in (9, 1):
         for found in run_ranks(3, rank_main):
             assert ("is gone: the run goes on without it" in caplog.text) == (seed == 1)
-            for name, value in tensors(make(seed)).items():
-                np.testing.assert_array_equal(found[name], value)
+            assert_same(found, values(classifier("LeNet", seed=seed)))
         (tmp_path / "0" / f"{BEST}-0000.params").unlink(missing_ok=True)
 
 

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 import backbones
-from backbones.classifiers import Normalization
-from backbones.classifiers.classifier import Classifier
 from backbones.graph import passes as graph_memory
 from partial_fc.shard import Shard
 from runtime import processors
 from runtime.errors import ConfigError
+from tests.backbones.passes import classifier
 from tests.support.typed import replaced
 from training.config import faces, images
 from training.plan import faces as face_plans
@@ -220,10 +219,7 @@ def plan_of_images(line: str = "") -> Any:
 @pytest.mark.parametrize("line", ["", "--freeze conv1_*"])
 def test_memory_and_collectives_of_a_classifier(line: str) -> None:
     found = plan_of_images(line)
-    network = Classifier.create(
-        config(line).classifier, classes=10, image_shape=(3, 32, 32),
-        normalization=Normalization((0.5,) * 3, (0.5,) * 3), seed=0,
-    )  # fmt: skip
+    network = classifier("LeNet", freeze=config(line).classifier.freeze)
     every = [*network.parameters.values()]
     parameters = sum(one.data().size for one in every)
     trained = sum(one.data().size for one in every if one.grad_req != "null")

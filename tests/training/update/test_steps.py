@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 from unittest.mock import Mock
@@ -11,10 +12,6 @@ import numpy as np
 import pytest
 
 import train as program
-from backbones.classifiers import Normalization
-from backbones.classifiers.classifier import Classifier
-from backbones.model import Backbone
-from backbones.options import BackboneOptions, ClassifierOptions
 from data.batches.face_loader import FaceLoader
 from data.batches.loader import Batch
 from data.batches.position import EpochPlan
@@ -30,6 +27,7 @@ from partial_fc.shard import Shard
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from runtime.stopwatch import COMMUNICATION, Stopwatch
+from tests.backbones.passes import classifier, create
 from tests.support.alone import run_alone
 from tests.support.thread_world import ThreadWorld, run_ranks
 from training import face_data
@@ -55,16 +53,11 @@ TAUGHT_FACES = FACES[:BATCH]
 FEATURES = np.random.default_rng(1).normal(size=(BATCH, EMBEDDING))
 TAUGHT = np.random.default_rng(2).normal(size=(BATCH, EMBEDDING)).astype(np.float32)
 PEOPLE, PER_PERSON = 7, 5
-
-
-def backbone(seed: int, size: int = EMBEDDING) -> Backbone:
-    chosen = BackboneOptions(network="tiny", embedding_size=size)
-    return Backbone.create(chosen, image_size=(SIDE, SIDE), seed=seed)
+backbone = partial(create, "tiny", SIDE, embedding_size=EMBEDDING)
 
 
 def face_step(world, stopwatch, classes=40, center_lr_factor=1.0, **options):
-    network = backbone(1)
-    network.hybridize()
+    network = backbone(seed=1)
     timed_world = TimedWorld(world, stopwatch)
     head = PartialFC.create(
         HeadOptions(scale=16.0), (classes, EMBEDDING), timed_world, mx.cpu(),
@@ -117,17 +110,14 @@ def test_work_is_queued_before_the_last_update_is_judged_and_the_next_sample_is_
 
 
 def classify_step(world, contributors=None, **options) -> ClassifyStep:
-    classifier = Classifier.create(
-        ClassifierOptions(model="LeNet"), classes=CLASSES, image_shape=(1, 16, 16),
-        normalization=Normalization((0.5,), (0.25,)), seed=3,
-    )  # fmt: skip
+    network = classifier("LeNet", (1, 16, 16), classes=CLASSES, seed=3)
     rule = OptimizerOptions(momentum=0.9, wd=1e-3)
-    optimizer = BackboneOptimizer(rule, classifier.parameters, world, dtype="float32")
+    optimizer = BackboneOptimizer(rule, network.parameters, world, dtype="float32")
     optimizer.contributors = contributors or world.size
     counts = EpochCounts(world, lambda: EpochPlan(num_images=3 * COUNT, global_batch=COUNT))
     targets = SoftTargets(LossOptions(**{"label_smoothing": 0.1, **options}), CLASSES, seed=1)
     parts = {"stopwatch": Stopwatch(), "guard": FiniteGuard()}
-    return ClassifyStep(classifier, optimizer, targets, counts, **parts)
+    return ClassifyStep(network, optimizer, targets, counts, **parts)
 
 
 def trained_by(network: Any) -> list[Any]:
@@ -276,15 +266,15 @@ def test_embeddings_that_teach_nothing() -> None:
 def test_a_teacher_is_loaded(tmp_path: Path) -> None:
     def load(name: str) -> Optional[Teacher]:
         options = TeacherOptions(teacher=f"{tmp_path}/{name}", teacher_weight=2.0)
-        return Teacher.create(options, backbone(1), (SIDE, SIDE), LoneWorld())
+        return Teacher.create(options, backbone(seed=1), (SIDE, SIDE), LoneWorld())
 
-    backbone(2).export(tmp_path / "strong", 4)
+    backbone(seed=2).export(tmp_path / "strong", 4)
     teacher = load("strong,4")
     assert teacher is not None
-    taught, expected = teacher._infer(TAUGHT_FACES), backbone(2).extract(TAUGHT_FACES)
+    taught, expected = teacher._infer(TAUGHT_FACES), backbone(seed=2).extract(TAUGHT_FACES)
     np.testing.assert_allclose(taught, expected, rtol=1e-3, atol=1e-4)
-    assert Teacher.create(TeacherOptions(), backbone(1), (SIDE, SIDE), LoneWorld()) is None
-    backbone(2, size=12).export(tmp_path / "other")
+    assert Teacher.create(TeacherOptions(), backbone(seed=1), (SIDE, SIDE), LoneWorld()) is None
+    backbone(seed=2, embedding_size=12).export(tmp_path / "other")
     with pytest.raises(ConfigError, match=r"other,0 has embeddings of 12 numbers, .* have 32; "):
         load("other,0")
     means = mx.sym.Pooling(mx.sym.var("data"), global_pool=True, kernel=(1, 1), pool_type="avg")
@@ -302,7 +292,7 @@ def folder(tmp_path_factory) -> Path:
         for label in np.repeat(np.arange(PEOPLE), PER_PERSON):
             pixels = generator.integers(256, size=(SIDE, SIDE, 3), dtype=np.uint8)
             writer.write(cv2.imencode(".png", pixels)[1].tobytes(), int(label))
-    backbone(5).export(root / "trained")
+    backbone(seed=5).export(root / "trained")
     return root
 
 
@@ -314,7 +304,7 @@ def centers_on(world: ThreadWorld, folder: Path) -> np.ndarray:
     data, beat = FaceDataOptions(batch_size=4, threads=1), Mock()
     ranks = {"rank": world.rank, "world_size": world.size}
     with FaceLoader(RecordSet(folder / "set"), data, **ranks, seed=7) as faces:
-        face_data.start_from_means(head, backbone(5), faces, beat)
+        face_data.start_from_means(head, backbone(seed=5), faces, beat)
     assert beat.call_count == -(-head.shard.size * PER_PERSON // 4)
     return head.rows.export()["centers"].copy()
 
@@ -326,7 +316,7 @@ def test_centers_are_the_mean_directions_as_long_as_drawn_ones(folder: Path) -> 
         images, labels = zip(*((one.images, one.labels) for one in faces.images_of(0, PEOPLE)))
     labels = np.concatenate(labels)
     assert np.bincount(labels).tolist() == [PER_PERSON] * PEOPLE
-    embeddings = backbone(5).extract(np.concatenate(images)).astype(np.float64)
+    embeddings = backbone(seed=5).extract(np.concatenate(images)).astype(np.float64)
     units = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
     for label, center in enumerate(centers):
         mean = units[labels == label].mean(axis=0)
