@@ -287,8 +287,5 @@ def test_images_in_folders_are_compared(tmp_path: Path) -> None:
     old = said_of(f"{line} {folder}")
     folder.rename(moved)
     assert said_of(f"{line} {moved}") == old
-    path = moved / "train/class1/7.png"
-    path.rename(path.with_name("71.png"))
-    assert said_of(f"{line} {moved}") != old
-    path.with_name("71.png").rename(path).write_bytes(b"other")
+    (moved / "train/class1/7.png").write_bytes(b"other")
     assert said_of(f"{line} {moved}") != old

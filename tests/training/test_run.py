@@ -213,30 +213,22 @@ def test_faces_have_a_folder_by_data_and_network(given: dict[str, Any], folder: 
     assert faces.resolve(given).run.models_root == folder
 
 
-def claim(folder: Path) -> None:
-    with locked(folder):
-        assert f"process {os.getpid()}, " in (folder / "run.lock").read_text()
-
-
-@pytest.fixture
-def no_patience(monkeypatch) -> None:
-    for name in ("_SECONDS_SAME_HOST", "_SECONDS_OTHER_HOST"):
-        monkeypatch.setattr(run_folder, name, 0.0)
-
-
-def test_a_second_run_is_refused_with_the_name_of_the_first(no_patience, tmp_path, monkeypatch):
+def test_a_second_run_is_refused_with_the_name_of_the_first(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py", "--rec", "my faces\n"])
+    monkeypatch.setattr(run_folder, "_SECONDS_SAME_HOST", 0.0)
     root = tmp_path / "very/deep"
     with locked(root):
         for _ in range(2):
-            with pytest.raises(ConfigError) as caught:
-                claim(root)
-        claim(tmp_path)
+            with pytest.raises(ConfigError) as caught, locked(root):
+                pass
+        with locked(tmp_path):
+            pass
     message = str(caught.value)
     holder = f"host {os.uname().nodename}, process {os.getpid()}, python"
     assert f"another run writes into --models-root {root}: {holder}" in message
     assert " train.py --rec 'my faces" in message and "\n" not in message
-    claim(root)
+    with locked(root):
+        assert f"process {os.getpid()}, " in (root / "run.lock").read_text()
 
 
 def test_a_run_on_another_host_that_is_about_to_end_is_waited_for(tmp_path, monkeypatch) -> None:
