@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from partial_fc.optimizers import build as build_rows
 from partial_fc.options import HeadOptions
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
-from runtime.state import OWN, REPLICATED, SHARDED, State, Stateful, Stored
+from runtime.state import REPLICATED, SHARDED, State, Stateful, Stored
 from tests.support.thread_world import run_ranks
 from training.checkpoint import layout, resume
 from training.checkpoint.files import candidates
@@ -209,15 +208,13 @@ class Part(Stateful):
     def export_state(self, update):
         rows = np.ones((4, 3), np.float32)
         arrays = {"rows": Stored(SHARDED, rows, 0, 4), "same": Stored(REPLICATED, rows)}
-        arrays["large"] = Stored(OWN, np.ones(2**18, np.float32))
         return State(arrays, {"count": 3, "loss": 0.5, "words": {"a": "b"}, "nan": float("nan")})
 
     def load_state(self, saved):
         raise NotImplementedError
 
 
-def test_what_a_part_does_not_find_is_named(tmp_path, caplog):
-    caplog.set_level("INFO")
+def test_what_a_part_does_not_find_is_named(tmp_path):
     saved = SavedPart(alone(tmp_path, Part()), "part")
     assert saved.count("count") == 3 and saved.number("loss") == 0.5 and saved.update == 2
     assert saved.run == tmp_path and saved.has("loss") and not saved.has("loss2")
@@ -233,8 +230,6 @@ def test_what_a_part_does_not_find_is_named(tmp_path, caplog):
     ):
         with pytest.raises(DataError, match=said):
             getattr(saved, method)(*arguments)
-    said = r"update 2: checkpoint of 1\.0 MiB on this rank: training paused for \d\.\d\d s\n"
-    assert re.search(said, caplog.text)
 
 
 def test_every_part_is_told_which_checkpoints_there_are(tmp_path):
@@ -290,13 +285,6 @@ def parse(content: Any) -> layout.Part:
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         content = json.dumps({**content, "checksum": zlib.crc32(text.encode())}).encode()
     return layout.parse(content, "manifest.json")
-
-
-def test_what_is_valid_is_written_and_read() -> None:
-    for make, ranks, world_size in ((body, [0, 1], 2), (part_body, [1], 3)):
-        part = parse(make())
-        assert [*part.files] == ranks and part.world_size == world_size and part.update == 3
-        assert layout.parse(part.dump().encode(), "again") == part
 
 
 @pytest.mark.parametrize(("make", "change", "rule"), [

@@ -102,7 +102,6 @@ def test_checkpoints_that_a_run_begins_with(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("line", "parts"), [
     ("--loss cosfase", ["--loss", "'cosfase'", "did you mean 'cosface'?"]),
     ("--best cfp --val-targets lfw,age", ["--best cfp is no set of --val-targets (lfw, age)"]),
-    ("--best cfp --val-targets=", ["--val-targets (none are given)"]),
     ("--batch-size 64 --accumulate 5", ["--accumulate 5 does not divide the 64 images"]),
     ("--loss adaface --margins 1,0.5,0", ["--margins", "--loss adaface", "leave one out"]),
     ("--filter-threshold 0", ["--filter-threshold 0 ", "1 turns the filter off"]),
@@ -110,7 +109,6 @@ def test_checkpoints_that_a_run_begins_with(tmp_path: Path) -> None:
     ("--dataset emore", ["./datasets/faces_emore", "--debug"]),
     ("", ["no data", "--dataset synthetic"]),
     ("--optimizer adam", ["--optimizer adam", "--lr 1e-3 and --wd 0 for adam"]),
-    ("--optimizer adamw --lr 1e-3", ["--optimizer adamw", "0.05 for adamw"]),
     ("--margins 1,-0.5,0", ["--margins 1,-0.5,0", "ArcFace is 1,0.5,0"]),
     ("--margins 3,0,0", ["--margins 3,0,0", "at 90 degrees by 270", "m1 to at most 2"]),
     ("--max-update 3 --epochs 2", ["--max-update 3", "--epochs 2", "give one of them"]),
