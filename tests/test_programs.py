@@ -150,8 +150,6 @@ def test_the_status_is_that_of_the_signal(tmp_path):
     assert len(list((tmp_path / "checkpoints").glob("update-*"))) >= 1
 
 
-
-
 @pytest.mark.thorough
 def test_programs_run_without_assertions_and_give_help_without_docstrings(tmp_path):
     words = "classify.py --dataset synthetic --num-examples 40 --batch-size 8 --epochs 1".split()
