@@ -18,16 +18,9 @@ from typing import NamedTuple, Optional
 
 import pytest
 
-from tests.hosts.two_hosts import MARKS, NAMES, PROGRAMS, ROOT, HostJob, TwoHosts
+from tests.hosts.two_hosts import LAUNCHERS, MARKS, NAMES, PROGRAMS, ROOT, HostJob, TwoHosts
 
 pytestmark = MARKS
-RANKS, CONFIG = ("-np", "2", "-H", NAMES), ("bash", "config.sh")
-LAUNCHERS = {
-    "run.sh": ("bash", "run.sh"),
-    "mpirun": ("mpirun", *RANKS, "-bind-to", "none", *CONFIG),
-    "horovodrun": ("horovodrun", *RANKS, *CONFIG),
-    "horovodrun --gloo": ("horovodrun", *RANKS, "--gloo", *CONFIG),
-}
 # The checkout's launchers, whatever .venv/bin has links to.
 PATH = (ROOT / "setup-utils/launchers", PROGRAMS)
 UPDATES, HOST_TIMEOUT = 30, 40

@@ -32,6 +32,13 @@ NAMES, ADDRESSES = "host1:1,host2:1", "10.77.0.1:1,10.77.0.2:1"
 MPI_FLAGS = (
     "-bind-to none -map-by slot -mca pml ob1 -mca btl ^openib -mca btl_tcp_if_include eth0".split()
 )
+_RANKS, _CONFIG = ("-np", "2", "-H", NAMES), ("bash", "config.sh")
+LAUNCHERS = {
+    "run.sh": ("bash", "run.sh"),
+    "mpirun": ("mpirun", *_RANKS, "-bind-to", "none", *_CONFIG),
+    "horovodrun": ("horovodrun", *_RANKS, *_CONFIG),
+    "horovodrun --gloo": ("horovodrun", *_RANKS, "--gloo", *_CONFIG),
+}
 _NEEDED = ("ip", "nsenter", "unshare", "ssh", "ssh-keygen", "sshd")
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _START_SECONDS = 10
