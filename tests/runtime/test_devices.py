@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
@@ -121,27 +120,6 @@ def test_the_thread_of_operators_runs_all_calls_each_with_its_result_or_error() 
     assert found == [*range(99)]
 
 
-def test_ctrl_c_right_after_a_call_is_queued_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The signal may arrive anywhere, also before the caller begins to wait."""
-    ended = []
-
-    def call() -> None:
-        time.sleep(0.1)
-        ended.append(True)
-
-    def interrupted(status: int) -> None:
-        assert status == 0
-        deadline = time.monotonic() + 5
-        while ndarray._calls and time.monotonic() < deadline:
-            time.sleep(0.001)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(mx.base, "check_call", interrupted)
-        run_on_engine(call)
-    assert ended == [True] and run_on_engine(lambda: 1) == 1
-
-
 def test_what_a_queued_call_raises_is_raised_by_the_next_that_asks() -> None:
     order = mx.nd.zeros(1)
     queue(lambda: 1 // 0, writes=[order])
@@ -208,9 +186,6 @@ def test_the_driver_describes_the_gpus_and_versions(tmp_path) -> None:
     # By the call of CUDA 11.4, slices of a GPU have UUIDs of their own.
     assert installed.CudaDriver(path).identity(1) == bytes([41] * 16)
     assert installed.CudaDriver(stub(tmp_path, 0, 1, "-DSLICES")).identity(1) == bytes([42] * 16)
-
-
-def test_a_driver_that_fails(tmp_path) -> None:
     with pytest.raises(ConfigError, match="cuDeviceGetCount fails with CUDA error 999; nvidia-smi"):
         installed.gpus(stub(tmp_path, status=999))
     # CUDA_ERROR_NO_DEVICE

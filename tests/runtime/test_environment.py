@@ -66,18 +66,6 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
             environment.prepare()
 
 
-@pytest.mark.parametrize(("threads", "gpus", "cycle"), [
-    ("2", False, "2"), ("3", False, None), ("2", True, "1"),
-])  # fmt: skip
-def test_horovods_cycles_and_buffers(monkeypatch, threads, gpus, cycle) -> None:
-    """It polls less often where few threads compute; a buffer for large arrays is for GPUs."""
-    monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    monkeypatch.setattr(environment, "computes_on_gpus", lambda: gpus)
-    assert settings().get("HOROVOD_CYCLE_TIME") == cycle
-    assert settings().get("HOROVOD_FUSION_THRESHOLD") == (None if gpus else "1048576")
-    assert ("MXNET_OPTIMIZER_AGGREGATION_SIZE" in settings()) == gpus
-
-
 @pytest.mark.parametrize(("package", "visible", "for_gpus"), [
     ("mxnet_cu112-1.9.1", None, True),
     ("mxnet_cu112-1.9.1", "-1", False),

@@ -1,4 +1,3 @@
-import contextlib
 import errno
 import hashlib
 import os
@@ -7,8 +6,6 @@ import resource
 import shutil
 import signal
 import socket
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -73,23 +70,6 @@ def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
         (hidden / "a").write_text("1")
         assert not (out / "a").exists()
     assert names(out.parent) == ["out"] and (out / "a").read_text() == "1"
-
-
-def test_what_ends_early_leaves_nothing_of_threads(tmp_path: Path) -> None:
-    def write(hidden: Path) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            for number in range(100_000):
-                files.create(hidden / str(number)).close()
-            raise AssertionError("the folder is still there")
-
-    with ThreadPoolExecutor(1) as threads:
-        with pytest.raises(KeyboardInterrupt), files.new_folder(tmp_path / "out") as hidden:
-            writer = threads.submit(write, hidden)
-            while len(list(hidden.iterdir())) < 100:
-                time.sleep(0.001)
-            raise KeyboardInterrupt
-        writer.result()
-    assert not names(tmp_path)
 
 
 @pytest.mark.parametrize(("name", "target"), [
