@@ -32,7 +32,7 @@ case "$*" in
     "-m venv"*)
         made=${@: -1}
         rm -rf "$made" && mkdir -p "$made/bin"
-        for name in python mpirun orterun ${STUB_WHEEL-mpicxx}; do
+        for name in python mpirun orterun mpicxx; do
             cp "$STUBS/$name" "$made/bin"
         done ;;
     *"check_libraries.py horovod") [[ -e ${0%/*}/horovodrun ]] && "$STUBS/horovodrun" ;;
@@ -72,8 +72,8 @@ def loaded(name: str) -> ModuleType:
 class Sandbox:
     """A copy of the scripts, with a PATH of stubs and simple tools; ``system`` replaces /usr."""
 
-    def __init__(self, folder: Path, name: str = "project") -> None:
-        self.folder, self.programs = folder / name, folder / name / ".venv/bin"
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.programs = folder / "project", folder / "project/.venv/bin"
         self.stubs, self.system = folder / "stubs", folder / "the system"
         self.calls_file = folder / "calls"
         self.stubs.mkdir()

@@ -5,8 +5,6 @@ The build of Horovod is a stub that notes its environment.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 import shutil
 import sys
@@ -36,8 +34,6 @@ def test_a_first_call_installs_and_a_second_does_nothing(sandbox: Sandbox) -> No
     assert "-DCMAKE_UNITY_BUILD_BATCH_SIZE=24 " in sandbox.calls
     assert "-DCMAKE_CUDA_COMPILER=NOTFOUND" in sandbox.calls
     (compiled,) = sandbox.calls_with("-m compileall")
-    # Without tests of the packages, but with a project in a folder tests/.
-    assert " -x site-packages/.*/tests?/ " in compiled
     imported = ["numpy", "mxnet", "horovod", "numba", "llvmlite", "cv2"]
     assert [Path(word).name for word in compiled.split()[-6:]] == imported
     assert not Path(folder).exists() and "RPATH" not in sandbox.calls
@@ -110,40 +106,21 @@ def test_what_is_missing_is_told_first(sandbox: Sandbox) -> None:
          "Could NOT find MPI_CXX"),
         ("make: x\n  {}\nERROR: Could not build wheels", "a.cc:3:10: fatal error: b.h: No file"),
         ("ERROR: first\n{}\n", "ERROR: No matching distribution"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES: x\na.whl\n",
+         "THESE PACKAGES DO NOT MATCH THE HASHES: a.whl. The package index has another file"),
     ],
 )  # fmt: skip
 def test_a_failed_build_reports_its_reason_and_its_log(sandbox, log: str, reason: str) -> None:
     log = log.format(reason)
     said = sandbox.refusal(STUB_BROKEN_BUILD=log)
     log_file = sandbox.folder / ".venv/log/horovod.log"
-    assert f"building Horovod failed: {reason} (whole log: {log_file})" in said
+    assert f"building Horovod failed: {reason}" in said and f" (whole log: {log_file})" in said
     assert log in log_file.read_text()
     # Another call goes on where this one has ended, and sees what the build lacks.
     said = sandbox.refusal(STUB_GLOO=" ")
     assert "lacks Gloo" in said and "horovodrun --check" in said
     assert "-m venv" not in sandbox.calls
     assert "horovod-0.28.1.whl" in sandbox.calls_with("pip install")[-1]
-
-
-CMAKE = """echo "cmake $*" >>"$CALLS"
-for argument; do
-    [[ $argument != -DMPI_CXX_COMPILER=* ]] || "${argument#*=}" -showme:compile >>"$CALLS"
-done
-"""
-MPICXX = 'echo "-I$(cd "$(dirname "$0")/.." && pwd -P)/include"\n'
-
-
-def test_in_a_folder_with_a_space_horovod_is_built_through_a_link(tmp_path) -> None:
-    sandbox = Sandbox(tmp_path, "my pröject")
-    sandbox.stub("cmake", CMAKE)
-    sandbox.stub("mpicxx", MPICXX)
-    sandbox.install(STUB_WHEEL="cmake mpicxx")
-    (build,), (cmake,) = sandbox.calls_with("build /"), sandbox.calls_with("cmake -")
-    _, python, *_, folder = build.split()
-    assert python == f"{folder}/project/.venv/bin/python" and not Path(folder).exists()
-    assert " -DCMAKE_INSTALL_RPATH=$ORIGIN/../../mxnet;$ORIGIN/../../../.." in cmake
-    assert str(sandbox.folder) not in cmake and cmake.endswith("horovod-build/mpicxx")
-    assert f"-I{folder}/project/.venv/include" in sandbox.calls.splitlines()
 
 
 def test_tools_get_separate_environments(sandbox: Sandbox) -> None:
@@ -284,7 +261,6 @@ def test_an_mxnet_that_does_not_load_is_told(sandbox: Sandbox, tmp_path: Path) -
 
 
 LISTS = ("requirements", "requirements-dev", "requirements-docs")
-ALL = (*LISTS, "requirements-single")
 
 
 @pytest.mark.parametrize("python", ["3.9", "3.10", "3.11", "3.12"])
@@ -319,44 +295,22 @@ def test_a_single_package_is_installed_without_others() -> None:
 
 
 UV = """\
-[[ -z ${STUB_BROKEN_UV-} ]] || { echo "no version of $STUB_BROKEN_UV" >&2; exit 1; }
+[[ $* != *"${STUB_BROKEN_UV-none}"* ]] || exit 1
 echo "uv $*" >>"$CALLS"
-grep -c -e --hash "${@: -1}" >>"$CALLS"
 echo "uv has written ${@: -1}" >"${@: -1}"
 """
 
 
-def test_locks_are_written_by_the_pinned_uv_all_or_none(sandbox: Sandbox) -> None:
+def test_locks_are_written_all_or_none(sandbox: Sandbox) -> None:
     sandbox.install()
     sandbox.stub("uv", UV)
-    said = sandbox.run("setup-utils/lock.sh", status=2, STUB_BROKEN_UV="idna").stderr
-    told, error = said.splitlines()
-    assert told == "no version of idna"
-    assert error.startswith("error: requirements.lock was not written, see above; the lock files")
-    for lock in (f"{name}.lock" for name in ALL):
-        assert (sandbox.folder / lock).read_text() == (pins.ROOT / lock).read_text()
+    locks = [sandbox.folder / f"{name}.lock" for name in (*LISTS, "requirements-single")]
+    before = [lock.read_text() for lock in locks]
+    said = sandbox.refusal("setup-utils/lock.sh", STUB_BROKEN_UV="-docs")
+    assert said.startswith("error: requirements-docs.lock was not written, see above")
+    assert [lock.read_text() for lock in locks] == before
     sandbox.run("setup-utils/lock.sh", UPGRADE="idna six")
-    for lock in (f"{name}.lock" for name in ALL):
-        assert (sandbox.folder / lock).read_text() == f"uv has written {lock}\n"
-    install, *calls = sandbox.calls.splitlines()
-    assert "--require-hashes" in install and "uv.lock --target" in install
-    # uv gets the former versions without hashes, so that it asks the index for the hashes.
-    assert calls[1::2] == ["0"] * len(ALL)
-    for call in calls[::2]:
-        assert "--generate-hashes" in call and str(sandbox.folder) not in call
+    assert [lock.read_text() for lock in locks] == [f"uv has written {one.name}\n" for one in locks]
+    for call in sandbox.calls_with("uv pip"):
+        assert "--generate-hashes" in call
         assert "--upgrade-package idna --upgrade-package six" in call
-
-
-def test_a_wheel_with_other_content_is_refused_in_one_line(sandbox, tmp_path: Path) -> None:
-    sandbox.programs.mkdir(parents=True)
-    write_program(sandbox.programs / "python", f'exec "{sys.executable}" "$@"\n')
-    (tmp_path / "dummy-1.0-py3-none-any.whl").write_bytes(b"another content")
-    locked = hashlib.sha256(b"the content").hexdigest()
-    (sandbox.folder / "dummy.lock").write_text(f"dummy==1.0 \\\n    --hash=sha256:{locked}\n")
-    settings = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": tmp_path}
-    command = 'source setup-utils/common.sh; logged packages "installing dummy.lock" '
-    command += f'install_with_pip "$VENV" dummy.lock --target "{tmp_path}/installed"'
-    said = sandbox.refusal("-c", command, **settings)
-    assert "THESE PACKAGES DO NOT MATCH THE HASHES: dummy==1.0. " in said and "make lock" in said
-    assert f"(whole log: {sandbox.folder}/.venv/log/packages.log)" in said
-    assert not (tmp_path / "installed").exists()

@@ -84,7 +84,7 @@ def test_hosts_stand_once_each_in_lists_that_open_mpi_can_read(launch) -> None:
         assert Path("hosts").read_bytes() == FILE
 
 
-SLURM = {"SLURM_JOBID": "7", "SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "1(x2)"}
+SLURM = {"SLURM_JOBID": "7", "SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "1(x1),1"}
 PLACES = {"PBS_NODEFILE": "other"}
 
 
@@ -103,6 +103,7 @@ def test_what_cannot_work_is_one_line(launch) -> None:
         ("-np 3 -H a:2,b:1 p", SLURM, "3 ranks are more than the 2 tasks of Slurm's allocation; a"),
         ("-H a:2,b:1 p", {**SLURM, **RUN_SH}, "as in salloc --ntasks=3, or start fewer"),
         ("-np 4 p", PLACES, "PBS_NODEFILE names other hosts, such as ip1, but this"),
+        ("-np 4 p", {"PE_HOSTFILE": "other"}, "PE_HOSTFILE names other hosts, such as ip1"),
         ("p", {"SEND_VARIABLES": "A=1"}, "SEND_VARIABLES: 'A' is not the name of a variable"),
     ):
         with pytest.raises(UserError, match=re.escape(reason)) as raised:
@@ -110,17 +111,12 @@ def test_what_cannot_work_is_one_line(launch) -> None:
         assert len(str(raised.value).splitlines()) == 1
 
 
-FINE = (
-    "-np 2 -H a:1 -H b:1 p", "-np 2 -H a,b p", "--app programs", "-np 9 -H a:1 p : q",
-    "-np 3 --oversubscribe -H a:1,b:1 p", "--version",
-    "-np 1 -H ip1:2 of-that-host", "-np 1 -H localhost:2 --flag-of-another-version none train",
-)  # fmt: skip
-
-
 def test_what_works_is_not_refused(launch) -> None:
-    fine: list[tuple[str, dict[str, str]]] = [(words, {}) for words in FINE]
     for words, variables in (
-        *fine,
+        ("-np 2 -H a:1 -H b:1 p", {}), ("-np 2 -H a,b p", {}), ("--app programs", {}),
+        ("-np 9 -H a:1 p : q", {}), ("-np 3 --oversubscribe -H a:1,b:1 p", {}),
+        ("-np 1 -H ip1:2 of-that-host", {}), ("--version", {}),
+        ("-np 1 -H localhost:2 --flag-of-another-version none train", {}),
         ("-np 9 -H a p", {"SLURM_JOB_ID": "7"}),
         ("-np 3 -H a:1,b:1 p", {"OMPI_MCA_rmaps_base_oversubscribe": "1"}),
         ("-np 2 -H a:1,b:1 p", SLURM),
@@ -129,7 +125,7 @@ def test_what_works_is_not_refused(launch) -> None:
         ("-np 2 -H localhost:2 train", PLACES),
         ("-np 4 p", {"PBS_NODEFILE": "own"}),
         ("--version", PLACES),
-    ):
+    ):  # fmt: skip
         said, found = launch(words, **variables)
         assert said.endswith(words) or "hostfile" in words
         assert found.get("SLURM_IMMEDIATE") == ("44" if "SLURM_JOB_ID" in variables else None)

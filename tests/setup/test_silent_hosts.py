@@ -210,34 +210,17 @@ def test_a_command_that_fails(tmp_path: Path) -> None:
             assert re.match(said, "".join(lines)), said
 
 
-@pytest.mark.parametrize("end", ["time", "launcher", "signal"])
-def test_a_session_that_does_not_begin_ends(tmp_path: Path, end: str) -> None:
+def test_a_session_that_does_not_begin_ends_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
     ssh = "echo $$ >session\nexec sleep 300\n"
-    script = f"bash '{FOLDER}/remote-shell' host7 daemon & echo $!; wait $!; echo $?"
-    with start_script(tmp_path, "-c", script, ssh=ssh, HOST_TIMEOUT="4") as process:
+    script = f"bash '{FOLDER}/remote-shell' host7 daemon & echo $!; wait"
+    with start_script(tmp_path, "-c", script, ssh=ssh) as process:
         remote_shell = int(process.stdout.readline())
         while not (tmp_path / "session").exists() or not (tmp_path / "session").read_text():
             time.sleep(0.05)
         session = int((tmp_path / "session").read_text())
-        if end == "launcher":
-            process.kill()
-        elif end == "signal":
-            os.kill(remote_shell, signal.SIGTERM)
-        said = process.stdout.read().splitlines()
+        process.kill()
+        assert process.stdout.read() == ""
     assert not processes.left([session, remote_shell])
-    line = f"{REFUSED}(no answer in 4 s){WORKS}"
-    assert said == {"time": [line, "255"], "launcher": [], "signal": ["143"]}[end]
-
-
-def test_variables_are_on_the_input_and_in_no_argument(tmp_path: Path) -> None:
-    ssh = "printf '%s\\n' \"$@\" >call\nhead -zn 3 | tr '\\0' '|' >input\nexit 3\n"
-    words = (FOLDER / "remote-shell", "--send=SECRET,EMPTY", "-p", "77", "host7", "daemon")
-    with start_script(tmp_path, *words, ssh=ssh, SECRET="a b\nc=*", EMPTY="") as process:
-        assert process.communicate(timeout=30)[0] == "" and process.returncode == 3
-    assert (tmp_path / "input").read_text() == "SECRET=a b\nc=*|EMPTY=||"
-    call = (tmp_path / "call").read_text()
-    assert call.startswith("-x\n-p\n77\n") and call.endswith("\nhost7\ndaemon\n")
-    assert "a b" not in call
 
 
 def test_a_host_is_no_option(tmp_path: Path) -> None:
@@ -259,7 +242,7 @@ command=${*:OPTIND+1}
 exec env -i HOME="$HOME" PATH=/usr/local/bin:/usr/bin:/bin bash -c "$command"
 """
 SECRETS = {
-    "AWS_SECRET_ACCESS_KEY": "Hx7c0a1f9e", "WANDB_API_KEY": "Wq2b8d3c55", "MXNET_KEPT": "Mz9e4f6071"
+    "AWS_SECRET_ACCESS_KEY": "Hx7c0a1f9e", "WANDB_API_KEY": "Wq2  *=$d", "MXNET_KEPT": "Mz9e4f6071"
 }  # fmt: skip
 SHOW = 'sleep 1; echo "rank $HOROVOD_RANK$OMPI_COMM_WORLD_RANK '
 SHOW += '$MXNET_KEPT $WANDB_API_KEY ${AWS_SECRET_ACCESS_KEY:-none}"'
@@ -306,7 +289,7 @@ def test_ranks_get_what_no_argument_has(tmp_path: Path, command: str) -> None:
     with watched() as seen:
         said = finish(*words, seconds=120, **variables)
     for rank in (0, 1):
-        assert f"rank {rank} Mz9e4f6071 Wq2b8d3c55 none" in said.stdout
+        assert f"rank {rank} Mz9e4f6071 Wq2  *=$d none" in said.stdout
     assert any(b"remote-guard" in one for one in seen)
     for text in (*seen, (tmp_path / "words").read_bytes()):
         assert not objects(text) and not any(one.encode() in text for one in SECRETS.values())
