@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -6,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from partial_fc.options import LOSSES
 from runtime import options
 from runtime.command_line import Parser
 from runtime.errors import ConfigError
@@ -83,28 +81,6 @@ def test_the_ends_of_a_range(program: Any, name: str, allowed: list, refused: li
             options.check(replaced(plain, **{name: value}))
 
 
-@pytest.mark.parametrize("program", [faces, images])
-def test_no_two_groups_have_an_option_of_one_name(program: Any) -> None:
-    groups = options.groups(program.resolve({"dataset": "synthetic"}))
-    names = [field.name for group in groups for field in dataclasses.fields(group)]
-    assert len({*names}) == len(names)
-
-
-def test_the_help_lists_the_names_of_a_choice(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        faces.parse(["--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert f"Margin of the targets: {', '.join(LOSSES)}. cosface" in text
-
-
-@pytest.mark.parametrize("words", [
-    "--lr-schedule step", "--lr-steps 0,2", "--lr-steps 2,2", "--lr-steps 3,2",
-])  # fmt: skip
-def test_steps_of_a_schedule_rise(words: str) -> None:
-    with pytest.raises(ConfigError, match="--lr-s.*, as in [0-9]+,"):
-        faces.parse(f"--dataset synthetic --epochs 4 {words}".split())
-
-
 def test_a_schedule_on_the_command_line_replaces_that_of_a_recipe() -> None:
     def of(line: str) -> Any:
         schedule = images.parse(f"--data-dir d {line}".split()).schedule
@@ -162,6 +138,8 @@ def test_words_that_contradict_a_saved_configuration(program, line, more, messag
     ('{"epochs": false}', "--epochs: invalid int value: 'False'"),
     ('{"margins": [1, 0]}', "--margins: invalid margins value: '1,0'"),
     ('{"dataset": "synthetic", "lr": -1}', "--lr -1 must be above 0"),
+    ('{"dataset": "synthetic", "lr_steps": [2, 2]}', "--lr-steps 2,2"),
+    ('{"dataset": "synthetic", "lr_schedule": "step"}', "--lr-schedule step"),
 ], ids=str)  # fmt: skip
 def test_mistakes_in_a_saved_configuration_are_one_line(content, said, tmp_path) -> None:
     file = tmp_path / "config.json"
