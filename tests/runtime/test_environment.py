@@ -159,26 +159,22 @@ def test_lanes_divide_the_threads(given, is_gpu, expected, monkeypatch) -> None:
     assert os.environ["NUMBA_NUM_THREADS"] == expected[2]
 
 
-@pytest.mark.parametrize(("files", "expected"), [
-    ({"cpu.max": "150000 100000"}, 1.5),
-    ({"cpu.max": "max 100000"}, None),
-    ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2),
-    ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "1", "cpu.max": "9 1"}, 9),
+@pytest.mark.parametrize(("files", "quota", "count"), [
+    ({"cpu.max": "150000 100000"}, 1.5, 2),
+    ({"cpu.max": "20000 100000"}, 0.2, 1),
+    ({"cpu.max": "max 100000"}, None, 4),
+    ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2, 2),
+    ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "1", "cpu.max": "9 1"}, 9, 4),
 ])  # fmt: skip
-def test_the_quota_of_a_container(tmp_path, files, expected) -> None:
+def test_the_smaller_of_a_containers_quota_and_binding(monkeypatch, tmp_path, files, quota, count):
     assert processors.cgroup_quota(tmp_path) is None
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content + "\n")
-    assert processors.cgroup_quota(tmp_path) == expected
-
-
-@pytest.mark.parametrize(("bound", "limit", "count"), [
-    (64, 1.5, 2), (64, 0.2, 1), (4, 9.0, 4), (4, None, 4),
-])  # fmt: skip
-def test_the_smaller_of_quota_and_binding(monkeypatch, bound, limit, count) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(bound)))
-    monkeypatch.setattr(processors, "cgroup_quota", lambda: limit)
+    found = processors.cgroup_quota(tmp_path)
+    assert found == quota
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4)))
+    monkeypatch.setattr(processors, "cgroup_quota", lambda: found)
     assert available() == count
 
 
