@@ -11,18 +11,16 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from parallel import autogroup
 from parallel.launch import ssh, sync
-from parallel.launch.network_interface import address_on, free_port, is_own_name, resolve
+from parallel.launch.network_interface import free_port, is_own_name, resolve
 from runtime.errors import ConfigError
 from tests.support import processes
+from tests.support.launch import ROOT, write_program
 
-ROOT = Path(__file__).resolve().parents[3]
 # A host is known by its name; what comes after it is the command that it is to run.
 HOSTS = """#!/bin/sh
 while [ "${1#-o}" != "$1" ]; do shift; done
@@ -59,13 +57,9 @@ PROJECT = {"run.sh": "echo red\n", "room/one's.py": "red = 1\n"}
 def put_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Put a script in place of ssh; return a function that puts another one there."""
 
-    def put(text: str) -> None:
-        (tmp_path / "ssh").write_text(text)
-
-    put(HOSTS)
-    (tmp_path / "ssh").chmod(0o755)
+    write_program(tmp_path / "ssh", HOSTS)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    return put
+    return lambda text: write_program(tmp_path / "ssh", text)
 
 
 def test_hosts_say_their_address_on_the_interface(tmp_path: Path) -> None:
@@ -105,21 +99,6 @@ def test_hosts_that_fail_are_told_with_the_reason(tmp_path: Path, monkeypatch) -
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ConfigError, match="the program ssh cannot be started"):
         ssh.check(["a"])
-
-
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
-def test_a_signal_ends_what_has_been_started(tmp_path: Path, number: signal.Signals) -> None:
-    script = "from parallel.launch import ssh\nssh.check(['hangs'])"
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    hangs = tmp_path / "hangs"
-    while not hangs.exists() or not hangs.read_text():
-        time.sleep(0.05)
-    process.send_signal(number)
-    assert process.communicate(timeout=20)[1] == "" and process.returncode == 128 + number
-    assert not processes.left([int(hangs.read_text())])
 
 
 def test_what_libraries_read_is_sent_and_nothing_else() -> None:
@@ -162,15 +141,6 @@ def test_values_arrive_as_they_are_and_the_rest_of_the_input_is_left(tmp_path: P
     assert said == b"/usr/bin:/bin\n"
 
 
-def test_the_words_of_a_client() -> None:
-    assert ssh.destination("ip1:2222") == ["-p", "2222", "ip1"]
-    assert ssh.destination("ip-1.example") == ["ip-1.example"]
-    # It asks for no password, and notices in 15 s that a connection is gone.
-    first, *words = ssh.client(7, "-x")
-    assert first == "ssh" and words[-1] == "-x"
-    assert {"-oBatchMode=yes", "-oConnectTimeout=7", "-oServerAliveCountMax=3"} < {*words}
-
-
 def test_groups_connect_at_the_address_of_a_hosts_name(monkeypatch, capsys) -> None:
     with socket.create_server(("127.0.0.1", 0)) as launcher:
         words = ["ssh", "lo", "127.0.0.1", str(launcher.getsockname()[1])]
@@ -183,19 +153,6 @@ def test_groups_connect_at_the_address_of_a_hosts_name(monkeypatch, capsys) -> N
             monkeypatch.setattr(socket, "gethostbyname", lambda _, named=named: named)
             with pytest.raises(ConfigError, match=said) if said else nullcontext():
                 assert ssh.main() == 0 and capsys.readouterr().out == "127.0.0.1\n"
-
-
-def test_an_interface_has_an_ipv4_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    old = SimpleNamespace(family=socket.AF_INET, address="10.0.0.5")
-    new = SimpleNamespace(family=socket.AF_INET6, address="fe80::1")
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"wifi": [new], "eth0": [new, old]})
-    assert address_on("eth0") == "10.0.0.5"
-    for name, message in (
-        ("eth1", r"-i eth1: no such .*\(did you mean 'eth0'\?\); this machine has wifi, eth0"),
-        ("wifi", "-i wifi has no IPv4 address"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            address_on(name)
 
 
 def test_names_and_ports_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,6 +227,9 @@ def test_files_from_elsewhere_through_links_and_no_files(here: Path, tmp_path: P
     # This host, and one that shares the folder, keep their links.
     (line,) = sync.copy_to(["here"], [str(data / "train.rec"), "link"])
     assert line == "here got 0 of 4 files" and (here / "link").is_symlink()
+    for name in ("cifar", str(data / "pipe")):
+        with pytest.raises(ConfigError, match="^--sync .* is not a file or folder here; na"):
+            sync.copy_to(["a"], [name])
     (data / "b").symlink_to("nothing")
     with pytest.raises(ConfigError, match=r"^--sync: .*link/b cannot be read here \(No such"):
         sync.copy_to(["a"], ["link"])
@@ -294,14 +254,6 @@ def test_a_host_that_cannot_be_reached_or_written_or_gets_damaged_files(here: Pa
     assert (on(here, "a") / "run.sh").is_dir()
 
 
-def test_mistakes_are_found_before_anything_is_sent(here: Path) -> None:
-    os.mkfifo(here / "pipe")
-    for name in ("cifar", "pipe"):
-        with pytest.raises(ConfigError, match=f"^--sync {name} is not a file or folder here; na"):
-            sync.copy_to(["a"], [name])
-    assert not (here.parents[1] / "calls").exists()
-
-
 def test_the_project_is_what_git_has() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
@@ -318,7 +270,6 @@ def test_autogroup_reads_and_removes_what_worker_0_has_written_on_its_host(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     Path("machines").write_text("away\nfar\n")
-    left = []
 
     def launch(options, serve) -> int:
         words = options.command
@@ -326,13 +277,12 @@ def test_autogroup_reads_and_removes_what_worker_0_has_written_on_its_host(
         folder.mkdir(parents=True)
         record = {"images_per_second/worker_0": 100, "images_per_second/worker_1": 25}
         (folder / "metrics.jsonl").write_text(8 * (json.dumps(record) + "\n"))
-        left.append(folder)
         return 0
 
     monkeypatch.setattr(autogroup, "launch", launch)
     monkeypatch.setattr(autogroup, "addresses_of_workers", lambda _: ["10.0.0.1", "10.0.0.2"])
     words = "-n 2 -s 1 -H machines --launcher ssh -- python x.py".split()
-    assert autogroup.main(words) == 0 and left
+    assert autogroup.main(words) == 0
     assert Path("groups").read_text() == "away\nfar\n"
-    assert not any(map(Path.exists, left))
+    assert not list((tmp_path / "away").iterdir())
     assert sorted((tmp_path / "calls").read_text().split()) == ["away", "away", "far"]
