@@ -11,20 +11,21 @@ import pytest
 from parallel import autogroup, grouping
 from parallel.launch import launcher, ssh, sync
 from parallel.launch.__main__ import main
-from parallel.launch.cluster_files import WorkerHosts, read_hosts, read_shares
+from parallel.launch.cluster_files import read_hosts, read_shares
 from parallel.launch.options import JobOptions, parse
 from runtime import porting
 from runtime.errors import ConfigError, DataError
+from tests.support.launch import ROOT
 from tests.support.typed import names_of
 from training.config import images
 
 SYNC = "-- x.py --kv-store dist_sync"
-ROOT = Path(__file__).resolve().parents[3]
 # It reports as worker 0 of a training run would: the speeds that stand in SPEEDS.
 REPORT = """
 import json, os, pathlib, sys
 words = sys.argv[1:]
-assert words[words.index("--kv-store") + 1] == "dist_async", words
+given, measuring = " ".join(words).split(" --kv-store dist_async ")
+assert given == "--kv-store dist_gsync --lr 0.1" and measuring.startswith("--epochs 1 "), words
 folder = pathlib.Path(words[words.index("--models-root") + 1])
 if os.environ["GROUPING_WORKER"] == "0":
     record = {{f"images_per_second/worker_{{k}}": one for k, one in enumerate({speeds})}}
@@ -123,16 +124,6 @@ def test_a_host_is_copied_to_once_before_it_is_asked(tmp_path, monkeypatch, caps
     assert capsys.readouterr().err == "launch: ['127.0.0.1', '127.0.0.2'] got ('a', 'b')\n"
 
 
-def test_servers_are_where_and_as_fast_as_their_file_says(tmp_path: Path) -> None:
-    workers = WorkerHosts(("a", "a", "b"), ("a:2", "a:2", "b"))
-    options = parsed("-n 3 -s 3 -- x.py")
-    assert launcher._servers(options, workers) == (["a:2", "b", "a:2"], ())
-    path = tmp_path / "servers"
-    path.write_text("b 2\na 1\na 1\n")
-    named = replace(options, server_hosts=path)
-    assert launcher._servers(named, workers) == (["b", "a:2", "a:2"], (2.0, 1.0, 1.0))
-
-
 @pytest.mark.parametrize(("measured", "groups"), [
     ((100, 100, 100, 100), ((0, 1, 2, 3),)),
     ((25, 100, 24.6, 98), ((1, 3), (0, 2))),
@@ -172,6 +163,7 @@ def autogrouped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def run(speeds: list[float], *options: str, reports: int = 4, status: int = 0) -> int:
         program = REPORT.format(speeds=speeds, reports=reports, status=status)
         words = ["-n", str(len(speeds)), *options, "--", sys.executable, "-c", program]
+        words += "--kv-store dist_gsync --data-allocator=1 --rebalance 3 --lr 0.1".split()
         try:
             return autogroup.main(words, ("sleep", "300"))
         finally:
@@ -215,11 +207,3 @@ def test_the_speed_is_the_median_while_all_were_at_work(tmp_path):
     assert autogroup.read_speeds(path, 2) == [100, 21.5]
     with pytest.raises(DataError, match="made 0 reports"):
         autogroup.read_speeds(tmp_path / "nothing", 2)
-
-
-def test_the_command_that_measures_is_asynchronous_and_short():
-    command = ["python", "classify.py", "--kv-store", "dist_gsync", "--data-allocator=1"]
-    made = autogroup.measuring_command([*command, "--rebalance", "3", "--lr", "0.1"], Path("m"))
-    assert made[:6] == ["python", "classify.py", "--kv-store", "dist_gsync", "--lr", "0.1"]
-    assert made[6:10] == ["--kv-store", "dist_async", "--epochs", "1"]
-    assert made[-2:] == ["--models-root", "m"]

@@ -122,18 +122,15 @@ def test_lines_are_in_the_file_at_once(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Trace("", "worker-0").write("push")
     assert list(tmp_path.iterdir()) == []
-    trace = Trace(str(tmp_path / "new" / "folder"), "worker-0")
+    trace, file = Trace("new/folder", "worker-0"), Path("new/folder/worker-0")
     trace.write("pusher", 1, 4, 7)
-    trace.write("push")
-    file = tmp_path / "new" / "folder" / "worker-0"
-    assert file.read_text() == "pusher 1 4 7\npush\n"
+    assert file.read_text() == "pusher 1 4 7\n"
     with pytest.raises(ConfigError, match="--trace .*worker-0 cannot be written .*give another"):
         Trace(str(file), "worker-0")
     # A full disk ends the trace and not the job.
     full = os.open("/dev/full", os.O_WRONLY)
     monkeypatch.setattr("parallel.parameter_server.messages.open_kept", lambda *_: full)
-    trace = Trace(str(tmp_path), "worker-0")
-    trace.write("push")
+    Trace(str(tmp_path), "worker-0").write("push")
 
 
 class NearServers:
@@ -276,20 +273,6 @@ def test_the_workers_of_a_group_have_the_same_weights_and_table(monkeypatch) -> 
     weights = [number - 2.0 for number in range(12)]
     assert leader[:2] == ([weights[:5], weights[5:]], 2)
     assert any(map(any, leader[2]))
-
-
-def test_workers_go_on_in_other_groups(tmp_path: Path, monkeypatch) -> None:
-    groups = ((0,), (1,))
-    servers = NearServers(monkeypatch, workers=2, servers=1, groups=groups, trace=str(tmp_path))
-    members = [servers.worker(number, "dist_gsync") for number in (0, 1)]
-    members[1].step(gradients(), lr=1.0)
-    for number, worker in enumerate(members):
-        worker.regroup(replace(servers.assignment, worker=number, groups=groups[::-1]))
-        # What the other group had learned in the meantime.
-        assert worker.version == 1 and worker.weights[0].asnumpy()[0] == -1
-    members[1].step(gradients(), lr=1.0)
-    first, *_ = applied(tmp_path).values()
-    assert first == [(1, 0, 0, 1), (0, 1, 1, 1)]
 
 
 def test_the_rate_is_that_of_twenty_steps_and_a_pause_ends_with_the_next(monkeypatch) -> None:
