@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from itertools import islice
-from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -13,14 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data import worker_threads
 from data.batches.image_loader import BROKEN, ImageLoader, TransformedImages, each_once
 from data.batches.loader import PADDING, Batch, Filling, Prefetcher
 from data.batches.position import EpochPart, EpochPlan, Position, equal_shares
 from data.images.image_set import ImagesInMemory
 from data.images.transforms import Unchanged
 from data.records.recordio import BrokenRecordError
-from data.worker_threads import map_in_order, track
+from data.worker_threads import map_in_order
 from runtime.errors import DataError
 from tests.support.sets import assert_refused
 
@@ -71,16 +68,6 @@ def test_some_items_are_taken_ahead_and_an_error_replaces_its_result() -> None:
         pass
     assert time.monotonic() - began < 50
     release.set()
-
-
-def test_progress(monkeypatch, capsys) -> None:
-    now = itertools.count(0.0, 0.5)
-    with monkeypatch.context() as patch:
-        patch.setattr(worker_threads, "time", SimpleNamespace(monotonic=lambda: next(now)))
-        assert list(track(range(50), 50, "packing images")) == list(range(50))
-    first, second = capsys.readouterr().err.splitlines()
-    assert first == "packing images: 20 of 50, 2/s, 15 s left"
-    assert second == "packing images: 40 of 50, 2/s, 5 s left"
 
 
 def filling(rows: int, number: int, fill: Any = lambda part: None) -> Filling:
