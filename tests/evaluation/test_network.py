@@ -8,7 +8,6 @@ from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import cv2
 import numpy as np
@@ -67,15 +66,12 @@ def opened(folder: Path, content: bytes) -> FaceNetwork:
         (["Identity (z)"], r"gives \[2, 3, 1, 1\] for two images"),
         (["SequenceConstruct (z)", "b, 3, 4, 4", "seq(float)"], r"gives \[1, 2, 3, 1, 1\] for two"),
         (["Flatten (z)", "b, 3, 4, 4", "float", "xy"], "has 2 inputs and 1 outputs; give a"),
+        (None, "is refused as an ONNX model: "),
     ],
 )
 def test_other_models_are_refused_in_one_line(tmp_path: Path, given, message: str) -> None:
-    assert_refused(f"model.onnx.*{message}", opened, tmp_path, model(*given).SerializeToString())
-
-
-@pytest.mark.parametrize("content", [b"", b"no model"])
-def test_other_files_are_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
-    assert_refused("model.onnx is refused as an ONNX model: ", opened, tmp_path, content)
+    content = model(*given).SerializeToString() if given else b"no model"
+    assert_refused(f"model.onnx.*{message}", opened, tmp_path, content)
 
 
 def test_a_row_per_batch_of_one_is_a_row_per_image(tmp_path: Path) -> None:
@@ -177,15 +173,6 @@ def test_without_finite_rows(inputs, model, message, name, tmp_path, monkeypatch
     check_refusal(main, words.split(), message)
     assert "accuracy" not in capsys.readouterr().out
     assert not list(inputs.glob("rows*")) and not list(inputs.glob("made*"))
-
-
-@pytest.mark.parametrize("name", ["verification", "embed", "ijb"])
-def test_threads_are_divided_first(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before MXNet reads how many there are."""
-    main, words = COMMANDS[name]
-    monkeypatch.setattr(sys.modules[main.__module__], "prepare_lanes", Mock(side_effect=EOFError))
-    with pytest.raises(EOFError):
-        main(["--model", "none,0", *words.split()])
 
 
 def test_nothing_before_imports_mxnet_and_nothing_else_onnx() -> None:

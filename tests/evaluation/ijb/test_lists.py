@@ -70,8 +70,7 @@ def test_what_was_written(tmp_path: Path, prefix: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "line", "message"),
     [
-        ("pairs", "10 13 1 1", "has a line that is not two templates, and 1 for one person or 0"),
-        ("pairs", "10 13", "has a line that is not two templates"),
+        ("pairs", "10 13", "has a line that is not two templates, and 1 for one person or 0"),
         ("pairs", "10 13.5 1", "has a line that is not two templates"),
         ("pairs", "10 99999999999999999999 1", "has a line that is not two templates"),
         ("pairs", "-10 13 1", "has the template -10, which has no faces; take all lists"),
@@ -104,17 +103,12 @@ def test_no_image_is_outside(lists: Lists, image: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("points", "\n", "input contained no data"),
-        ("pairs", "", "input contained no data"),
-        ("probes", "TEMPLATE_ID,SUBJECT_ID\n", "input contained no data"),
-    ],
+    ("name", "content"), [("points", "\n"), ("pairs", ""), ("probes", "TEMPLATE_ID,SUBJECT_ID\n")]
 )
-def test_too_few_lines(lists: Lists, name: str, content: str, message: str) -> None:
+def test_too_few_lines(lists: Lists, name: str, content: str) -> None:
     path = getattr(lists, name)
     path.write_text(content)
-    assert_refused(f"{path.name} .*{message}", read_all, lists)
+    assert_refused(f"{path.name} .*input contained no data", read_all, lists)
 
 
 def test_which_set(lists: Lists) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
 
 from evaluation.report import __main__ as report
 from evaluation.report import charts, elements, figures
@@ -25,7 +24,7 @@ from evaluation.report.__main__ import with_names, write_page
 from evaluation.report.charts import Series
 from evaluation.report.figures import accuracy
 from evaluation.report.run_files import column, read, scores_file
-from evaluation.verification.curves import FOLDS, area_under, equal_error_rate
+from evaluation.verification.curves import FOLDS
 from tests.evaluation.support import check_refusal, npy
 from tests.support import made_up_runs
 from tests.support.launch import ROOT, clean_environment
@@ -39,15 +38,6 @@ EVIL = "<script>alert('x')</script>\"'><img src=x onerror=alert(1)>$\\frac{1}{0}
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     return write_faces(tmp_path / "run")
-
-
-def test_a_copy_of_the_folder_says_the_same(run: Path) -> None:
-    found = read(run.rename(run.parent / "copy"))
-    assert found.name == "copy" and found.config["loss"] == "arcface"
-    assert [record["update"] for record in found.training] == list(range(20, 2001, 20))
-    assert [record["update"] for record in found.targets["unseen"]] == [400, 800, 1200, 1600, 2000]
-    assert found.scores["unseen"].shape == (made_up_runs.PAIRS, 2)
-    assert found.samples is not None and len(found.parts) == 2
 
 
 def test_of_updates_that_were_made_again_the_later_report_counts(tmp_path: Path) -> None:
@@ -132,10 +122,6 @@ def test_what_scores_say() -> None:
     cosines = np.where(same == 1, 0.8, 0.1) + np.arange(20) / 1000
     cosines[1], cosines[[0, 2]] = 0.7, 0.6
     scores = np.stack([cosines, same], axis=1)
-    curve = figures.curve_of(scores)
-    assert area_under(curve) == pytest.approx(roc_auc_score(same, cosines))
-    assert area_under(curve) == pytest.approx(0.98)
-    assert equal_error_rate(curve) == pytest.approx(0.1)
     # A chart begins at the power of ten below the rate of one pair.
     run: Any = SimpleNamespace(name="run", scores={"x": scores})
     roc, _ = figures.of_scores([run])
@@ -197,15 +183,6 @@ def test_lines_are_where_their_numbers_are() -> None:
     # A ninth of the one in nine of fifty bins, and all of the other in one.
     assert np.ptp(first[:, 1]) == pytest.approx(np.ptp(second[:, 1]) / 9, rel=1e-3)
     assert ((first[:, 1] < low).sum(), (second[:, 1] < low).sum()) == (18, 2)
-
-
-def test_a_long_run_has_as_many_points_as_can_be_seen() -> None:
-    """Each is the mean of those that it stands for."""
-    thinned = charts._thinned(np.arange(100_001.0))
-    assert len(thinned) == 398 and thinned[-1] == np.arange(99_750, 100_001).mean()
-    for count in (0, 1, 20):
-        one = Series("a", 0, *np.ones((2, count)))
-        assert b"<svg" in charts.lines("loss", [one], from_zero=True)
 
 
 def check(html: str) -> Any:
