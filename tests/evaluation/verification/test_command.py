@@ -19,7 +19,6 @@ from evaluation.verification import pictures
 from evaluation.verification.curves import Pairs, folds_of, pairs_of, roc
 from evaluation.verification.pictures import draw_roc, write_bad_cases, write_hardest
 from runtime import devices
-from runtime.errors import DataError
 from runtime.mxnet import mx
 from tests.evaluation.support import check_refusal, export_network, noise, png
 from tests.evaluation.verification.test_verification import bools, embedded
@@ -121,17 +120,6 @@ def test_what_cannot_be_judged_is_one_line(run: Any, gone, more, message, capsys
     assert not Path("v.json").exists()
 
 
-def test_a_gpu_is_taken_without_being_asked(run: Any, monkeypatch) -> None:
-    """As the other programs of this room do it; ``--gpu`` only refuses a host without one."""
-    opened = Mock(side_effect=DataError("no network"))
-    monkeypatch.setattr(command, "open_network", opened)
-    monkeypatch.setattr(devices, "choose", lambda ranks, dtype: mx.gpu(0))
-    for more in ("", "--gpu"):
-        with pytest.raises(DataError, match="no network"):
-            run(more)
-    assert [call.args[1] for call in opened.call_args_list] == [mx.gpu(0)] * 2
-
-
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -229,11 +217,3 @@ def test_wrong_pairs_in_a_list_and_on_a_sheet_for_each_kind(tmp_path: Path, shee
     assert same[:2] == ([1, 5], ["1: 0.315, 0.21", "5: 0.205, 0.11"])
     assert different[:2] == ([2], ["2: 0.205, 0.21"])
     assert (folder / "lfw-same.png").read_bytes() == b"sheet 1"
-
-
-def test_a_sheet_has_at_most_forty_pairs_and_a_kind_without_mistakes_none(
-    tmp_path: Path, sheets: Mock
-) -> None:
-    for distances, shown in (([0.1, 1.9], []), ([1.9, 0.1], [40])):
-        write_bad_cases(tmp_path, LFW, pairs_of(embedded(*distances * 50), bools("SD" * 50)))
-        assert [len(call.args[1]) for call in sheets.call_args_list] == shown
