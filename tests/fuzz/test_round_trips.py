@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from data import plain_pickle
-from data.records.record_set import RecordSet
 from data.records.recordio import RecordFile, encode
-from data.records.writer import RecordWriter
 from runtime.untrusted.parameter_file import read_parameters, write_parameters
 
 # Bytes in which the magic number of the format turns up.
@@ -27,15 +23,6 @@ types = st.sampled_from(["<f4", "<f8", "<f2", "u1", "<i4", "i1", "<i8", "?"])
 dimensions = arrays.array_shapes(max_dims=4, max_side=4)
 names = st.text(min_size=1, max_size=9).filter(str.isprintable)
 tensors = types.flatmap(lambda dtype: arrays.arrays(dtype, dimensions))
-# Larger integers are of another kind in old pickles, and larger keys could all have one hash.
-leaves: st.SearchStrategy[Any] = st.none() | st.booleans() | st.integers(-(2**31), 2**31 - 1)
-leaves = leaves | st.text() | st.floats(allow_nan=False) | st.binary(min_size=1)
-keys = st.text() | st.binary(min_size=1) | st.integers(0, 2**20 - 1)
-plain = st.recursive(
-    leaves,
-    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(keys, inner),
-    max_leaves=20,
-)
 tried = settings(max_examples=25, deadline=None, derandomize=True)
 
 
@@ -55,19 +42,6 @@ def test_records(folder: Path, contents: list[tuple[int, bytes]]) -> None:
 
 
 @tried
-@given(classes=st.lists(st.lists(payloads.filter(len), min_size=1, max_size=3), min_size=1))
-def test_sets(folder: Path, classes: list[list[bytes]]) -> None:
-    expected = [(image, label) for label, images in enumerate(classes) for image in images]
-    with RecordWriter(folder / "set", image_size=(2, 3)) as writer:
-        for image, label in expected:
-            writer.write(image, label)
-    records = RecordSet(folder / "set")
-    read = map(records.image, range(len(records)))
-    assert [(bytes(payload), label) for payload, label in read] == expected
-    assert np.bincount(records.labels()).tolist() == [len(images) for images in classes]
-
-
-@tried
 @given(written=st.dictionaries(names, tensors, max_size=4))
 def test_parameters(folder: Path, written: dict[str, np.ndarray]) -> None:
     path = folder / "a.params"
@@ -78,20 +52,6 @@ def test_parameters(folder: Path, written: dict[str, np.ndarray]) -> None:
     for name, tensor in written.items():
         assert read[name].dtype == tensor.dtype and read[name].shape == tensor.shape
         assert read[name].tobytes() == tensor.tobytes()
-
-
-@tried
-@given(value=plain, protocol=st.integers(0, 5))
-def test_pickles(value: object, protocol: int) -> None:
-    assert plain_pickle.load(pickle.dumps(value, protocol)) == value
-
-
-@tried
-@given(value=st.sets(st.integers(), min_size=1) | st.complex_numbers())
-def test_other_pickles_are_refused(value: object) -> None:
-    for protocol in range(6):
-        with pytest.raises(plain_pickle.UnsafePickleError):
-            plain_pickle.load(pickle.dumps(value, protocol))
 
 
 def test_mxnet_reads_and_writes_the_same_bytes(tmp_path: Path) -> None:
