@@ -16,7 +16,7 @@ from data.decoding import BEGINNING_BYTES, FILE_ENDINGS, decode_file, decode_rgb
 from data.headers import encoded_size, is_copied, orientation
 from data.records.recordio import BrokenRecordError
 from tests.support import oriented_images
-from tests.support.oriented_images import SEEN, assert_seen, encode, exif_block, jpeg_with, png_with
+from tests.support.oriented_images import SEEN, assert_seen, exif_block, jpeg_with, png_with
 from tests.support.sets import assert_refused
 
 assert_broken = partial(assert_refused, kind=BrokenRecordError)
@@ -170,9 +170,9 @@ def test_the_size_of_an_image() -> None:
     assert encoded_size(PNG) == (21, 34)
     for image in (COLORS, COLORS[..., 0]):
         for progressive in (0, 1):
-            jpeg = encode(".jpg", image, cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
-            assert encoded_size(jpeg) == (21, 34)
-    thumbnail = encode(".jpg", COLORS[:8, :8])
+            _, jpeg = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_PROGRESSIVE, progressive])
+            assert encoded_size(jpeg.tobytes()) == (21, 34)
+    thumbnail = cv2.imencode(".jpg", COLORS[:8, :8])[1].tobytes()
     segment = b"\xff\xe1" + struct.pack(">H", 2 + len(thumbnail)) + thumbnail
     assert encoded_size(JPEG[:2] + segment + b"\xff" + JPEG[2:]) == (21, 34)
     assert encoded_size(PNG[:16] + struct.pack(">II", 8192, 8192) + PNG[24:]) == (8192, 8192)

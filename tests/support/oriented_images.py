@@ -7,7 +7,6 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-import cv2
 import numpy as np
 import PIL.Image
 
@@ -19,12 +18,12 @@ SEEN[:12, :18], SEEN[12:, :18] = (230, 20, 20), (20, 220, 20)
 SEEN[:12, 18:], SEEN[12:, 18:] = (20, 20, 230), (240, 240, 240)
 
 
-def stored(orientation: int, seen: Image = SEEN) -> Image:
+def stored(orientation: int) -> Image:
     """Return the pixels as a camera stores them that notes this orientation.
 
     From 5 on, rows and columns change places; then the axes of a table are reversed.
     """
-    transposed = seen.transpose(1, 0, 2) if orientation > 4 else seen
+    transposed = SEEN.transpose(1, 0, 2) if orientation > 4 else SEEN
     axes = {1: (), 2: (1,), 3: (0, 1), 4: (0,), 5: (), 6: (0,), 7: (0, 1), 8: (1,)}
     return np.ascontiguousarray(np.flip(transposed, axes[orientation]))
 
@@ -60,9 +59,9 @@ def webp_with(image: Image, block: bytes) -> bytes:
     return _saved(image, "WEBP", lossless=True, exif=b"Exif\0\0" + block)
 
 
-def file_with(suffix: str, orientation: int, seen: Image = SEEN) -> bytes:
+def file_with(suffix: str, orientation: int) -> bytes:
     """Return a file of a format, whose pixels are stored and marked with an orientation."""
-    image = stored(orientation, seen)
+    image = stored(orientation)
     if suffix == ".tiff":
         exif = PIL.Image.Exif()
         exif[0x112] = orientation
@@ -77,10 +76,3 @@ def assert_seen(image: Image) -> None:
     assert image.shape == SEEN.shape
     corners = np.abs(image.astype(int) - SEEN)[[3, 3, -4, -4], [3, -4, 3, -4]]
     assert corners.max() < 16
-
-
-def encode(suffix: str, image: Image, *options: int) -> bytes:
-    """Return an RGB image, encoded by OpenCV."""
-    done, encoded = cv2.imencode(suffix, image[..., ::-1], options)
-    assert done
-    return bytes(encoded)
