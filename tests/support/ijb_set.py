@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,8 +9,6 @@ import cv2
 import numpy as np
 
 from data.align.similarity import TEMPLATE
-from evaluation.ijb.features_folder import FeaturesFolder, describe
-from evaluation.ijb.lists import find_lists
 
 
 class Sizes(NamedTuple):
@@ -93,19 +90,3 @@ def write_set(
 def noise(number: int) -> np.ndarray:
     """The image of a face, BGR, [60, 60, 3]."""
     return np.random.default_rng(number).integers(0, 256, (60, 60, 3), dtype=np.uint8)
-
-
-def write_features(made: MadeSet, out: Path, model: Path, width: int) -> np.ndarray:
-    """Write random features of a made set, as the command would for a model.
-
-    Returns those of the views of each face [2, n, width].
-    """
-    count, points = len(made.scores), find_lists(made.folder).points
-    options = Namespace(model=model, no_flip=False, dtype="float32")
-    generator = np.random.default_rng(width)
-    rows = generator.standard_normal((count, 2 * width), dtype=np.float32)
-    with FeaturesFolder(out, describe(options, points, count)) as folder:
-        folder.claim()
-        for part in folder.missing():
-            folder.write(part, rows[folder.faces(part)])
-    return np.stack(np.split(rows, 2, axis=1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,10 +21,11 @@ from evaluation.export import __main__ as export
 from evaluation.ijb import __main__ as command
 from evaluation.ijb import features_folder, protocols
 from evaluation.ijb import lists as module
+from evaluation.ijb.features_folder import FeaturesFolder, describe
 from evaluation.ijb.lists import Faces, Subjects, find_lists, read_faces, read_pairs, read_subjects
 from evaluation.ijb.protocols import cosines_of_pairs, identify, mean_of, template_features, verify
 from tests.evaluation.support import check_refusal, export_network
-from tests.support.ijb_set import MadeSet, Sizes, noise, template_ids, write_features, write_set
+from tests.support.ijb_set import MadeSet, Sizes, noise, template_ids, write_set
 from tests.support.sets import assert_refused, contents
 from tests.support.thread_world import run_ranks
 
@@ -201,6 +203,22 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadeSet:
     monkeypatch.chdir(tmp_path)
     Path("m.onnx").write_bytes(b"no network")
     return write_set(Path("IJBC"), Sizes(3000, 300, 60, 5000))
+
+
+def write_features(made: MadeSet, out: Path, model: Path, width: int) -> np.ndarray:
+    """Write random features of a made set, as the command would for a model.
+
+    Returns those of the views of each face [2, n, width].
+    """
+    count, points = len(made.scores), find_lists(made.folder).points
+    options = Namespace(model=model, no_flip=False, dtype="float32")
+    generator = np.random.default_rng(width)
+    rows = generator.standard_normal((count, 2 * width), dtype=np.float32)
+    with FeaturesFolder(out, describe(options, points, count)) as folder:
+        folder.claim()
+        for part in folder.missing():
+            folder.write(part, rows[folder.faces(part)])
+    return np.stack(np.split(rows, 2, axis=1))
 
 
 def run(words: str) -> dict[str, Any]:
