@@ -104,18 +104,6 @@ def formats(tmp_path) -> Path:
     return write_files(tmp_path / "formats", files)
 
 
-def test_other_formats_are_encoded_anew(pack, formats, tmp_path) -> None:
-    kinds = ("--check", 64, b"\xff\xd8"), ("--resize 16 --png", 16, b"\x89P")
-    for options, size, beginning in kinds:
-        pack(formats, tmp_path / "out", *options.split())
-        records = RecordSet(tmp_path / "out")
-        assert (len(records), records.num_classes, records.image_size) == (6, 2, (size, size))
-        for index, (payload, label) in enumerate(images_of(records)):
-            assert label == index // 3 and payload.startswith(beginning)
-            image = decode_rgb(payload)
-            assert image.shape == (size, size, 3) and np.abs(image - 20.0 * index).max() <= 1
-
-
 def test_pairs_become_a_verification_set(pack, people, formats, tmp_path) -> None:
     pairs, out = tmp_path / "pairs.txt", tmp_path / "set.bin"
     pairs.write_text("1 1\np3 1 2\np0 1 p1 3\n")
