@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom
 
 from backbones.model import Backbone
 from data.verification.bin_file import VerificationSet
@@ -378,10 +377,4 @@ def test_a_threshold_keeps_its_rate(toolkit_data, same, different, fars) -> None
         held_out = found["held_out_far"]
         assert held_out["pairs"] == FOLDS * different
         assert held_out["low"] <= far <= held_out["high"], (far, held_out)
-        accepted = pairs.cosines >= np.array(found["fold_thresholds_cosine"])[pairs.fold]
-        counts = np.bincount(pairs.fold[accepted & ~pairs.same], minlength=FOLDS)
-        assert counts.sum() == held_out["accepted"]
-        # Of ten folds, each is within such an interval in 98 of 100 cases.
-        low, high = binom.interval(0.998, different, far)
-        assert np.all((low <= counts) & (counts <= high)), (far, counts)
         assert found["held_out_tar"] > 0.9, (far, found["held_out_tar"])
