@@ -175,8 +175,6 @@ def test_two_ranks_under_horovodrun(model: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--model m,0 faces", "--out"),
-        ("--model m --out x faces", "'m' is not PREFIX,EPOCH"),
         ("--model m,0 --out x gone", "gone does not exist; name images"),
         ("--model m,0 --out x empty", "empty holds no images"),
         ("--model m,0 --out x faces", "m-symbol.json"),
