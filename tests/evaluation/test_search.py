@@ -67,7 +67,6 @@ def test_names_and_labels_come_back(tmp_path: Path) -> None:
     ("rows", "index", "message"),
     [
         (None, "", "x.npy cannot be read: No such file"),
-        (np.eye(2, dtype=int), "", r"x.npy holds no embeddings, floats \[n, D\]"),
         (np.zeros((0, 4)), "", r"x.npy holds no embeddings, floats \[n, D\]"),
         (np.eye(3), "0\ta\t\n1\tb\t\n", "has 2 lines, and .*x.npy 3 rows"),
         (np.eye(3), "0\ta\t\n2\tb\t\n3\tc\t\n", "line 2 is .* instead of the number 1"),
