@@ -150,8 +150,8 @@ def make_plan(
     if actions.drop_overlap:
         is_out = np.zeros(len(classes), np.bool_)
         for overlap in findings.overlaps:
-            is_out[[copy.found for copy in overlap.copies]] = True
-            is_out |= np.isin(classes, [person.found for person in overlap.persons])
+            is_out[[copy.probe for copy in overlap.copies]] = True
+            is_out |= np.isin(classes, [person.probe for person in overlap.persons])
         is_out &= classes >= 0
         classes[is_out], reasons[is_out] = _NO_CLASS, "overlap"
     if actions.merge:

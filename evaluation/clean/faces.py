@@ -106,9 +106,8 @@ class EmbeddingFile:
         rows, labels = self._find(records.path, keys), records.labels().astype(np.int64)
         images, lost = np.flatnonzero(rows >= 0), np.flatnonzero(rows < 0)
         rows, labels = rows[images], labels[images]
-        # A file that was given labels by another program may have none.
-        known = self._embeddings.labels and [self._embeddings.labels[row] for row in rows]
-        is_other = known and known != list(map(str, labels))
+        known = self._embeddings.labels
+        is_other = not known or [known[row] for row in rows] != list(map(str, labels))
         if is_other or any(_can_be_embedded(records, image) for image in lost.tolist()):
             raise self._refusal(records.path)
         return EmbeddedFaces(self._rows(rows), labels, images, records.num_classes)

@@ -6,10 +6,8 @@ one class of several people, would join hundreds of classes. So two groups of cl
 only if the centers of *every* two of their classes are near enough (complete linkage), the nearest
 first.
 
-A verification set has no labels, but its pairs of one person tell which images belong together:
-these are one person, whose center is compared with those of all classes. A result on people that
-were trained on says nothing about others. Copies of single images are looked for, too, in whatever
-class they are.
+A result on people that were trained on says nothing about others. So each class, and each image of
+it, is compared with all images of a verification set; the nearest one counts.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.verification.bin_file import VerificationSet
-from evaluation.clean.faces import EmbeddedFaces, Match, Numbers, matches_from
+from evaluation.clean.faces import EmbeddedFaces, Match, matches_from
 from evaluation.clean.labels import (
     Centers,
     WrongLabel,
@@ -32,19 +30,17 @@ from evaluation.clean.labels import (
     nearest_others,
     own_and_agree,
 )
-from evaluation.features import finite_rows, normalized
+from evaluation.features import finite_rows
 
 # The share of images that a class of another person claims by chance. Few images disagree with
 # their own class, so few of these are claimed wrongly.
 HOME_CHANCE = 5e-2
-# The share of people of a verification set for whom a class of another person is taken by chance.
+# The share of images of a verification set for which a class of another person is taken by chance.
 OVERLAP_CHANCE = 1e-3
 COPY = 0.95
 MARGIN = 0.1
 # Nearest classes that are looked at for each: an identity in more classes is found from these.
 _NEIGHBORS = 16
-# Classes that are looked at for each person of a verification set, and images for each image.
-_CLASSES, _IMAGES = 4, 16
 # Products of blocks and of single rows differ in their last bits.
 _ROUNDING = 1e-5
 _BLOCK = 8192
@@ -58,8 +54,8 @@ class Overlap(NamedTuple):
 
     Attributes:
         pairs: the verification set.
-        persons: an image of each person that is in both, and a class that shows this person.
-        copies: images, and embeddings of images of the training set that are copies of them.
+        persons: classes that show a person of it, and the nearest image of it.
+        copies: embeddings of images that are copies, and the image of the set.
     """
 
     pairs: VerificationSet
@@ -120,7 +116,14 @@ def find_all(
     _, largest = nearest_others(cleaned[present], present, cleaned)
     # So that in the whole set one pair is expected by chance.
     limits.setdefault("merge", exceeded_by_chance(largest, 1 / max(2, len(present))))
-    overlaps = [find_overlap(faces, cleaned, *target, limits) for target in targets]
+    classes, every = (present, cleaned[present]), (np.arange(len(labels)), faces.embeddings)
+    overlaps = []
+    for pairs, embeddings in targets:
+        images = np.unique(pairs.firsts)
+        gallery = images, embeddings[images]
+        persons = matches_from(gallery, classes, 1, limits["overlap"])
+        copies = matches_from(gallery, every, 1, limits["copy"])
+        overlaps.append(Overlap(pairs, persons, copies))
     return Findings(limits, centers, wrong, find_merges(cleaned, limits["merge"]), overlaps)
 
 
@@ -148,53 +151,3 @@ def find_merges(centers: NDArray[np.float32], merge: float) -> list[Merge]:
     of_groups = {group: centers[list(group)] for group in groups}
     smallest = {group: float((rows @ rows.T).min()) for group, rows in of_groups.items()}
     return sorted(smallest.items(), key=lambda one: (-one[1], one[0]))
-
-
-def find_overlap(
-    faces: EmbeddedFaces,
-    centers: NDArray[np.float32],
-    pairs: VerificationSet,
-    embeddings: NDArray[Any],
-    limits: Mapping[str, float],
-) -> Overlap:
-    """Return the classes and the images that a verification set has, too.
-
-    Args:
-        faces: the images of the training set.
-        centers: of its classes [C, D]; zeros for one that has none.
-        pairs: the verification set.
-        embeddings: of its images [2 P, D].
-        limits: ``overlap`` and ``copy``, from which on a class is a person, and an image a copy.
-    """
-    images, person_of = people_of(pairs)
-    firsts = np.unique(person_of, return_index=True)[1]
-    sums = np.zeros((len(firsts), embeddings.shape[1]), np.float32)
-    rows = normalized(np.array(embeddings[images], np.float32))
-    np.add.at(sums, person_of, rows)
-    present = np.flatnonzero(centers.any(axis=1))
-    classes, people = (present, centers[present]), (images[firsts], sums)
-    every = np.arange(len(faces.embeddings)), faces.embeddings
-    return Overlap(
-        pairs,
-        persons=matches_from(classes, people, _CLASSES, limits["overlap"]),
-        copies=matches_from(every, (images, rows), _IMAGES, limits["copy"]),
-    )
-
-
-def people_of(pairs: VerificationSet) -> tuple[Numbers, Numbers]:
-    """Return the different images of a verification set, and the number of the person on each.
-
-    Images of a pair of one person, and those of equal bytes, are of one person.
-    """
-    # Importing SciPy takes longer than a wrong option may take to be answered.
-    from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import connected_components
-
-    count = len(pairs.firsts)
-    same = np.flatnonzero(pairs.same)
-    first = np.concatenate([2 * same, np.arange(count)])
-    second = np.concatenate([2 * same + 1, pairs.firsts])
-    links = coo_matrix((np.ones(len(first), np.bool_), (first, second)), (count, count))
-    _, person_of = connected_components(links, directed=False)
-    images = np.unique(pairs.firsts)
-    return images, np.unique(person_of[images], return_inverse=True)[1].astype(np.int64)

@@ -175,8 +175,10 @@ def find_wrong_labels(
     nearer = np.maximum(limits["home"], own + limits["margin"])
     claimed = (own < limits["agree"]) & (cosines >= nearer)
     has_core = centers.centers.any(axis=1)[faces.labels]
-    # A class keeps one image: of those that are all claimed, the one that is claimed least.
-    claimed[_least_claimed(faces.labels, claimed, judged & ~has_core, cosines)] = False
+    # A class without a core keeps one image: the one that is claimed least.
+    coreless = np.flatnonzero(judged & ~has_core)
+    coreless = coreless[np.lexsort((cosines[coreless], faces.labels[coreless]))]
+    claimed[coreless[np.unique(faces.labels[coreless], return_index=True)[1]]] = False
     kinds = np.full(len(own), "", "<U6")
     kinds[judged & has_core & (own < limits["own"])] = "junk"
     kinds[claimed] = "moved"
@@ -188,15 +190,6 @@ def find_wrong_labels(
     found = found[np.argsort(own[found] - np.maximum(cosines[found], 0), kind="stable")]
     columns = (found, kinds[found], own[found], classes[found], cosines[found])
     return [WrongLabel(*row) for row in zip(*(column.tolist() for column in columns))]
-
-
-def _least_claimed(labels: Numbers, claimed: Answers, among: Answers, cosines: Cosines) -> Numbers:
-    """Return the least claimed image of each class of which all images are claimed."""
-    left = np.unique(labels[among & ~claimed])
-    numbers = np.flatnonzero(among & claimed & ~np.isin(labels, left))
-    numbers = numbers[np.lexsort((cosines[numbers], labels[numbers]))]
-    least: Numbers = numbers[np.unique(labels[numbers], return_index=True)[1]]
-    return least
 
 
 def cosines_of_strangers(faces: EmbeddedFaces) -> NDArray[np.float32]:

@@ -116,12 +116,12 @@ class Report:
         for pairs, persons, copies in self.findings.overlaps:
             found = [
                 Finding((image, label, sizes[label], cosine), [pairs.images[image]], [label])
-                for image, label, cosine in persons
+                for label, image, cosine in persons
             ]
             said = f"classes show a person of {pairs.name}: an image from there, then the class"
             yield f"{pairs.name}-people", said, "image, class, images, cosine", found
             found = []
-            for image, copy, cosine in copies:
+            for copy, image, cosine in copies:
                 same = "yes" if pairs.images[image] == bytes(self._payload(copy)) else "no"
                 cells = (image, self._key(copy), labels[copy], cosine, same)
                 found.append(Finding(cells, [pairs.images[image], copy]))

@@ -20,7 +20,7 @@ from evaluation import embed
 from evaluation.clean import __main__ as command
 from evaluation.clean import labels as module
 from evaluation.clean.faces import EmbeddedFaces
-from evaluation.clean.findings import Findings, find_all, find_merges, people_of
+from evaluation.clean.findings import Findings, find_all, find_merges
 from evaluation.clean.labels import find_centers, nearest_others
 from tests.evaluation.support import check_refusal, export_network, noise, png, write_embeddings
 from tests.support.sets import assert_refused, contents, images_of, pack_set
@@ -151,12 +151,6 @@ def test_look_alikes_do_not_chain() -> None:
         assert cosine == pytest.approx(np.cos(0.4 * (group[-1] - group[0])), abs=1e-5)
 
 
-def test_pairs_of_one_person_and_equal_images_join_others() -> None:
-    images, person_of = people_of(pairs_of([True, False, True, True], "abcdbfgc"))
-    groups = {tuple(images[person_of == person]) for person in set(person_of)}
-    assert groups == {(0, 1, 5), (2, 6), (3,)}
-
-
 def test_thresholds_say_how_often_they_are_reached_by_chance() -> None:
     rows, owners = people([1] * 800, seed=5)
     strangers, cosines = module.cosines_of_strangers(faces_of(rows, owners)), rows @ rows.T
@@ -228,9 +222,9 @@ def test_only_the_report(faces: np.ndarray, capsys: pytest.CaptureFixture[str]) 
     assert (found, label, other) == (str(key), "9", "2") and float(own) < 0.4 < float(cosine)
     assert [line[1] for line in table("junk.tsv")] == ["8"] and not table("unsure.tsv")
     assert [line[:2] for line in table("merges.tsv")] == [["1 30", "5"]]
-    assert [line[:3] for line in table("v-people.tsv")] == [["0", "3", "5"]]
+    assert [line[:3] for line in table("v-people.tsv")] == [["1", "3", "5"]]
     copies = [(original, *words) for original, _, *words in table("v-copies.tsv")]
-    assert copies == [("0", "3", "1.0000", "yes"), ("1", "3", "1.0000", "no")]
+    assert copies == [("1", "3", "1.0000", "no"), ("0", "3", "1.0000", "yes")]
     sheet = cv2.imread("cleaning/moved-1.png")
     assert sheet is not None and sheet.std() > 10
     assert 'src="./moved-1.png"' in Path("cleaning/report.html").read_text()
