@@ -38,8 +38,6 @@ Of 9,755 faces of LFW, as MTCNN finds their points, 0.1 % have more than 0.32, a
 shifted by a number that stands before them, have 0.62 to 1.
 """
 
-# The smallest distance between points, as a fraction of an image's side, is far above this.
-_SMALLEST_SPREAD = 1e-6
 # In pixels, the root of the sum of squared distances from the middle. Coordinates that are
 # fractions of an image's sides have at most 1.6.
 _SMALLEST_FACE = 2.0
@@ -54,24 +52,30 @@ def estimate(points: FivePoints, *, any_order: bool = False) -> NDArray[np.float
     one complex factor, the minimum is a quotient of two sums.
 
     Args:
-        points: of the face.
+        points: of the face, finite.
         any_order: take points, too, that are not those of a face seen from the front. In a list
             that belongs to a protocol they are those of a face in profile.
 
     Raises:
-        DataError: the points are not finite, lie in one place, or are not those of a face: they fit
-            the template's mirror image better, or neither.
+        DataError: the points lie in one place, or are not those of a face: they fit the template's
+            mirror image better, or neither.
     """
-    if not np.isfinite(points).all():
-        raise DataError("its points are not finite numbers")
     source_mean, target_mean = points.mean(axis=0), TEMPLATE.mean(axis=0)
     x, y = (points - source_mean).T
     u, v = (TEMPLATE - target_mean).T
     spread = float(x @ x + y @ y)
-    if spread <= _SMALLEST_SPREAD * max(1.0, float(np.square(source_mean).sum())):
-        raise DataError("its five points lie in one place")
-    if not any_order:
-        _check_face(points, spread)
+    if spread < _SMALLEST_FACE**2:
+        raise DataError(
+            "its five points lie within two pixels; they have to be in pixels, not in fractions of "
+            "the image's sides"
+        )
+    left = misfit(points)
+    if left > LARGEST_MISFIT and not any_order:
+        problem = "a mirrored face" if np.isinf(left) else "no face"
+        raise DataError(
+            f"its points are those of {problem}: the order is left eye, right eye, nose, left and "
+            "right corner of the mouth, as seen in the image"
+        )
     cosine, sine = (x @ u + y @ v) / spread, (x @ v - y @ u) / spread
     rotation = np.array([[cosine, -sine], [sine, cosine]])
     return np.column_stack([rotation, target_mean - rotation @ source_mean])
@@ -109,21 +113,6 @@ def is_no_face(points: NDArray[np.float64]) -> NDArray[np.bool_]:
     separate = points.reshape(-1, 2, 5).transpose(0, 2, 1)
     wrong: NDArray[np.bool_] = (found > LARGEST_MISFIT) | (misfit(separate) < found)
     return wrong
-
-
-def _check_face(points: FivePoints, spread: float) -> None:
-    if spread < _SMALLEST_FACE**2:
-        raise DataError(
-            "its five points lie within two pixels; they have to be in pixels, not in fractions of "
-            "the image's sides"
-        )
-    left = misfit(points)
-    if left > LARGEST_MISFIT:
-        problem = "a mirrored face" if np.isinf(left) else "no face"
-        raise DataError(
-            f"its points are those of {problem}: the order is left eye, right eye, nose, left and "
-            "right corner of the mouth, as seen in the image"
-        )
 
 
 def align(image: Image, points: FivePoints, *, any_order: bool = False) -> Image:
