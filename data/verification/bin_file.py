@@ -75,27 +75,20 @@ class VerificationSet(EncodedImages):
                 of_object[id(image)] = found.setdefault(image, number)
         return np.array([of_object[id(image)] for image in self.images])
 
-    def decode(self, numbers: Sequence[int], size: tuple[int, int]) -> NDArray[np.uint8]:
-        """Decode the images of these numbers, scaled to ``size`` where theirs is another.
-
-        Returns:
-            uint8 ``[len(numbers), 3, height, width]``, RGB.
+    def pixels(self, number: int, size: tuple[int, int]) -> NDArray[np.uint8]:
+        """Return an image, scaled to ``size`` if it has another: uint8 ``[3, height, width]``, RGB.
 
         Raises:
-            DataError: an image is broken.
+            DataError: the image is broken.
         """
-        height, width = size
-        batch = np.empty((len(numbers), 3, height, width), np.uint8)
-        for number, row in zip(numbers, batch):
-            try:
-                image, _ = self.decoded(number)
-            except BrokenRecordError as error:
-                raise DataError(f"{error}; copy it again") from None
-            if image.shape[:2] != size:
-                # As InsightFace's verification.py does; averaged areas would score otherwise.
-                image = cv2.resize(image, (width, height), interpolation=cv2.INTER_CUBIC)
-            row[:] = image.transpose(2, 0, 1)
-        return batch
+        try:
+            image, _ = self.decoded(number)
+        except BrokenRecordError as error:
+            raise DataError(f"{error}; copy it again") from None
+        if image.shape[:2] != size:
+            # As InsightFace's verification.py does; averaged areas would score otherwise.
+            image = np.asarray(cv2.resize(image, size[::-1], interpolation=cv2.INTER_CUBIC))
+        return np.ascontiguousarray(image.transpose(2, 0, 1))
 
 
 def read_bin(path: Union[str, os.PathLike[str]]) -> VerificationSet:

@@ -103,11 +103,10 @@ def embed_pairs(
     rank, size = (world.rank, world.size) if world else (0, 1)
     own = distinct[len(distinct) * rank // size : len(distinct) * (rank + 1) // size].tolist()
 
-    def decode(number: int) -> Images:
-        image: Images = target.decode([number], network.image_size)[0]
-        return image
+    def read(number: int) -> Images:
+        return target.pixels(number, network.image_size)
 
-    with map_in_order(decode, own, workers=1) as images:
+    with map_in_order(read, own, workers=1) as images:
         # Only the network knows D, so a rank without images embeds none in one batch.
         none = [np.zeros((0, 3, *network.image_size), np.uint8)]
         of_rank = batches(images, network.batch_size) if own else none

@@ -157,7 +157,8 @@ def _bin_seeds(folder: Path) -> list[bytes]:
 
 def _use_bin(path: Path) -> None:
     target = read_bin(path)
-    target.decode(range(0, min(len(target), 4)), (8, 8))
+    for number in range(min(len(target), 4)):
+        target.pixels(number, (8, 8))
 
 
 def _image_seeds(_: Path) -> list[bytes]:
