@@ -25,8 +25,7 @@ from data.batches.order import unit
 from data.batches.position import EpochPart, Position
 from data.decoding import Image, fit_to
 from data.image_interface import LabeledRecords
-from data.images.augmentation import CHANGES_OF_FACES, Augmentation
-from data.images.transforms import Unchanged
+from data.images.transforms import CHANGES_OF_FACES, Augmentation, Unchanged
 from data.options import FaceDataOptions
 from data.records.recordio import BrokenRecordError
 from runtime import environment

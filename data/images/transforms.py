@@ -2,14 +2,17 @@
 
 Batches have to be the same on any number of ranks and threads. So the random numbers of a whole
 global batch are drawn at once, from a generator that depends on the update alone, and are applied
-image by image wherever an image is decoded.
+image by image wherever an image is decoded. Each change of faces has random numbers of its own,
+drawn with the seed and its name, so that neither other changes nor their order affect it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Optional
 
 import cv2
@@ -17,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.decoding import Image
+from data.decoding import Image, encode
 from data.images import cifar
 from data.options import ImageDataOptions
 
-GRAY = 127.5
-"""The middle of a pixel's range, which the face networks' normalization maps to 0."""
+# The middle of a pixel's range, which the face networks' normalization maps to 0.
+_GRAY = 127.5
 
 # Weights of red, green and blue in the gray of a color (ITU-R BT.601).
 _LUMA = np.array([0.299, 0.587, 0.114])
@@ -39,6 +42,11 @@ _AXES = np.array(
 _ATTEMPTS = 10
 _SMALLEST_AREA = 0.08
 _LARGEST_RATIO = 4 / 3
+# Qualities of JPEG, 2 to 20.
+_LOWEST_QUALITY, _QUALITIES = 2, 19
+# Sides of a shrunk image over those of the image; of blur, in pixels.
+_SMALLEST_SCALE = 0.2
+_SMALLEST_SIGMA, _LARGEST_SIGMA = 0.5, 2.0
 
 
 class Unchanged:
@@ -127,8 +135,8 @@ class RandomResizedCrop(Unchanged):
         height, width = _random_shape(image, shapes)
         top = int(row * (image.shape[0] - height + 1))
         left = int(column * (image.shape[1] - width + 1))
-        image = resized(image[top : top + height, left : left + width], self.size, self.size)
-        matrix = jitter_matrix(self.color_jitter, *jitter.tolist())
+        image = _resized(image[top : top + height, left : left + width], self.size, self.size)
+        matrix = _jitter_matrix(self.color_jitter, *jitter.tolist())
         matrix[:, 3] += _AXES @ (self.lighting * lighting * _AXES_DEVIATIONS)
         image = cv2.transform(image, matrix)
         return image[:, ::-1] if flip < 0.5 else image
@@ -143,7 +151,7 @@ class CenterCrop(MiddleCrop):
         height, width = image.shape[:2]
         scale = self.size * 8 / 7 / min(height, width)
         height, width = max(self.size, round(scale * height)), max(self.size, round(scale * width))
-        return super().apply(resized(image, height, width), draws)
+        return super().apply(_resized(image, height, width), draws)
 
 
 def _random_shape(image: Image, shapes: NDArray[np.float32]) -> tuple[int, int]:
@@ -158,13 +166,13 @@ def _random_shape(image: Image, shapes: NDArray[np.float32]) -> tuple[int, int]:
     return height, width
 
 
-def resized(image: Image, height: int, width: int) -> Image:
+def _resized(image: Image, height: int, width: int) -> Image:
     """Return an image of another size: by averaging areas where it shrinks."""
     method = cv2.INTER_AREA if height < image.shape[0] else cv2.INTER_LINEAR
     return np.asarray(cv2.resize(image, (width, height), interpolation=method), np.uint8)
 
 
-def jitter_matrix(
+def _jitter_matrix(
     strength: float, brightness: float, contrast: float, saturation: float
 ) -> NDArray[np.float64]:
     """Return what changes brightness, contrast and saturation by ``cv2.transform``.
@@ -185,8 +193,110 @@ def jitter_matrix(
     gain = brightness * contrast
     matrix = np.empty((3, 4))
     matrix[:, :3] = gain * saturation * _IDENTITY + gain * (1 - saturation) * _LUMA
-    matrix[:, 3] = (1 - contrast) * GRAY
+    matrix[:, 3] = (1 - contrast) * _GRAY
     return matrix
+
+
+class Augmentation(Unchanged):
+    """The changes that are on, in an order in which a camera and a network lose quality.
+
+    First sharpness, then resolution, what JPEG takes, colors.
+    """
+
+    def __init__(self, strengths: Mapping[str, float]) -> None:
+        """Take the strength of each change by its name, that of its option; 0 is off.
+
+        That of ``mirror``, which has no option, is the share of the images that are mirrored.
+        """
+        self._strengths = {name: strengths[name] for name in _CHANGES if strengths.get(name)}
+
+    @override
+    def draw(self, seed: Sequence[int], count: int) -> NDArray[Any]:
+        columns = [
+            np.random.default_rng((*seed, zlib.crc32(name.encode()))).random((count, numbers))
+            for name, (_, numbers) in _CHANGES.items()
+            if name in self._strengths
+        ]
+        return np.hstack([np.empty((count, 0)), *columns])
+
+    @override
+    def apply(self, image: Image, draws: NDArray[Any]) -> Image:
+        numbers = iter(draws.tolist())
+        for name, strength in self._strengths.items():
+            change, count = _CHANGES[name]
+            first, *others = islice(numbers, count)
+            if name in _OF_EVERY_IMAGE:
+                image = change(image, strength, first, *others)
+            elif first < strength:
+                image = change(image, *others)
+        return image
+
+
+def _blur(image: Image, strength: float) -> Image:
+    sigma = _SMALLEST_SIGMA + (_LARGEST_SIGMA - _SMALLEST_SIGMA) * strength
+    return np.asarray(cv2.GaussianBlur(image, (0, 0), sigma), np.uint8)
+
+
+def _lower_resolution(image: Image, strength: float) -> Image:
+    """Shrink an image to 0.2 to 1 of its sides, and enlarge it again.
+
+    Kim et al., AdaFace: Quality Adaptive Margin for Face Recognition, 2022, section 4.1, where the
+    share is 0.2.
+    """
+    scale = _SMALLEST_SCALE + (1 - _SMALLEST_SCALE) * strength
+    height, width = image.shape[:2]
+    small = _resized(image, max(1, round(scale * height)), max(1, round(scale * width)))
+    return _resized(small, height, width)
+
+
+def _compress(image: Image, strength: float) -> Image:
+    """Compress an image as JPEG; InsightFace does it to half of them, before colors change."""
+    quality = _LOWEST_QUALITY + int(strength * _QUALITIES)
+    encoded = np.frombuffer(encode(image, lossless=False, quality=quality), np.uint8)
+    return np.asarray(cv2.imdecode(encoded, cv2.IMREAD_COLOR_RGB), np.uint8)
+
+
+def _jitter(image: Image, strength: float, *numbers: float) -> Image:
+    return np.asarray(cv2.transform(image, _jitter_matrix(strength, *numbers)), np.uint8)
+
+
+def _gray(image: Image) -> Image:
+    luma = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+    return np.asarray(cv2.cvtColor(luma, cv2.COLOR_GRAY2RGB), np.uint8)
+
+
+def _cut_out(image: Image, side: float, row: float, column: float) -> Image:
+    """Put a gray square on an image; its center is anywhere, so that part of it may lie outside.
+
+    DeVries and Taylor, Improved Regularization of Convolutional Neural Networks with Cutout, 2017.
+    """
+    (top, bottom), (left, right) = (
+        (max(0, round((middle - side / 2) * pixels)), round((middle + side / 2) * pixels))
+        for middle, pixels in ((row, image.shape[0]), (column, image.shape[1]))
+    )
+    image[top:bottom, left:right] = round(_GRAY)
+    return image
+
+
+def _mirror(image: Image) -> Image:
+    return np.asarray(cv2.flip(image, 1), np.uint8)
+
+
+# These change every image; the strength of the others is the share of the images that they change,
+# which their first random number decides.
+_OF_EVERY_IMAGE = ("color_jitter", "cutout")
+# The function of each change, and how many random numbers it takes.
+_CHANGES: Mapping[str, tuple[Callable[..., Image], int]] = {
+    "blur": (_blur, 2),
+    "low_resolution": (_lower_resolution, 2),
+    "jpeg_compression": (_compress, 2),
+    "color_jitter": (_jitter, 3),
+    "gray": (_gray, 1),
+    "cutout": (_cut_out, 2),
+    "mirror": (_mirror, 1),
+}
+CHANGES_OF_FACES = tuple(name for name in _CHANGES if name != "mirror")
+"""Changes that have an option of the same name."""
 
 
 def transforms_of(data: ImageDataOptions, size: int) -> tuple[Unchanged, Unchanged]:

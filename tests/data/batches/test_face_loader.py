@@ -16,7 +16,7 @@ from data.batches.image_loader import BROKEN
 from data.batches.order import ROUNDS, epoch_keys, permuted
 from data.batches.position import Position
 from data.decoding import fit_to
-from data.images.augmentation import CHANGES_OF_FACES, Augmentation
+from data.images.transforms import CHANGES_OF_FACES, Augmentation
 from data.options import FaceDataOptions
 from data.records.record_set import RecordSet
 from tests.support.sets import assert_refused, overwrite, pack_set

@@ -4,8 +4,14 @@ import cv2
 import numpy as np
 import pytest
 
-from data.images.augmentation import CHANGES_OF_FACES, Augmentation
-from data.images.transforms import CenterCrop, MiddleCrop, PadCropFlip, RandomResizedCrop
+from data.images.transforms import (
+    CHANGES_OF_FACES,
+    Augmentation,
+    CenterCrop,
+    MiddleCrop,
+    PadCropFlip,
+    RandomResizedCrop,
+)
 
 NOISE = np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)
 # Area and ratio that do not fit into 40 × 30, and ones that make a part of 10 × 10.
