@@ -23,7 +23,6 @@ from data.images.image_set import open_folders, open_records
 from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
 from tests.support.foreign_records import im2rec, index_of
-from tests.support.oriented_images import assert_seen, file_with
 from tests.support.sets import assert_refused, overwrite, write_files
 
 PNG: bytes = cv2.imencode(".png", np.zeros((4, 4, 3), np.uint8))[1].tobytes()
@@ -62,18 +61,6 @@ def test_what_is_no_class_or_no_image_is_left_out_and_named(tmp_path, monkeypatc
     refused = PermissionError(13, "Permission denied", "train/a")
     monkeypatch.setattr("os.scandir", Mock(side_effect=refused))
     assert_refused("train/a cannot be listed: Permission denied", opened, tmp_path)
-
-
-def test_images_of_every_format_are_upright(tmp_path) -> None:
-    image = cv2.imencode(".ppm", np.full((10, 92, 3), (0, 0, 80), np.uint8))[1].tobytes()
-    write(tmp_path, "ant/1.ppm", content=image)
-    write(tmp_path, "bee/1.webp", content=file_with(".webp", 6))
-    images, _ = open_folders(tmp_path, tmp_path)
-    (ppm, first), (webp, second) = map(images.decoded, range(2))
-    assert (ppm == (80, 0, 0)).all() and (first, second) == (0, 1)
-    assert_seen(webp)
-    with pytest.raises(DataError, match="none is no folder; name one that holds a"):
-        open_folders(tmp_path, tmp_path / "none")
 
 
 def test_a_class_that_one_part_lacks(tmp_path) -> None:

@@ -19,7 +19,6 @@ from evaluation.features import FaceNetwork, normalized
 from evaluation.verification import curves, embed_pairs, evaluate, verify
 from evaluation.verification.curves import (
     FOLDS,
-    Pairs,
     hold_out,
     pairs_of,
     roc,
@@ -27,11 +26,9 @@ from evaluation.verification.curves import (
     threshold_for,
 )
 from evaluation.verification.report import (
-    SetReport,
     compare_groups,
     group_lines,
     read_groups,
-    report_sets,
     spread_of,
 )
 from tests.support.sets import assert_refused
@@ -201,11 +198,6 @@ def test_accuracies_are_those_of_the_programs(folds: int, accuracy, deviation, t
     assert found == pytest.approx((accuracy, deviation, tar), abs=1e-6)
 
 
-def test_the_interval_of_clopper_and_pearson() -> None:
-    found = curves.rate(np.zeros(100, np.bool_))
-    assert (found["low"], found["high"]) == pytest.approx((0, 1 - 0.025**0.01))
-
-
 DRAWN = st.lists(st.tuples(st.integers(-9, 9), st.booleans()), min_size=2, max_size=60).filter(
     lambda drawn: len({same for _, same in drawn}) == 2
 )
@@ -304,24 +296,6 @@ def test_a_small_group_has_no_accuracy_of_its_own_and_one_group_no_spread() -> N
     assert found == pytest.approx({"mean": 0.8, "deviation": 0.1, "error_ratio": 3.0})
     assert spread_of([0.9]) is None
     assert (spread_of([1.0, 0.9]) or {})["error_ratio"] is None
-
-
-def test_several_sets_are_groups_of_all() -> None:
-    """Each set keeps its folds, so its own accuracy is that of its line."""
-    generator = np.random.default_rng(1)
-    reports = []
-    for name, count in (("African", 60), ("Asian", 100)):
-        same = np.arange(count) % 2 == 0
-        distances = generator.normal(np.where(same, 1.0, 1.6), 0.2)
-        reports.append(SetReport(name, pairs_of(embedded(*distances), same), xnorm=1.0))
-    lines, found = report_sets(reports, [0.1])
-    rows = found["by_group"]["groups"]
-    assert [(row["name"], row["pairs"]) for row in rows] == [("African", 60), ("Asian", 100)]
-    own = [report.result.accuracy for report in reports]
-    assert [row["own_accuracy"] for row in rows] == pytest.approx(own)
-    together = Pairs(*map(np.concatenate, zip(*(report.pairs for report in reports))))
-    assert np.bincount(together.fold).tolist() == [16] * 10
-    assert lines[5].startswith("accuracy over 2 groups: mean ")
 
 
 def test_files_of_groups(tmp_path: Path) -> None:
