@@ -61,11 +61,11 @@ class ImageReader:
         named on standard error. The progress bar shows ``activity``.
 
         Raises:
-            DataError: an image is broken, or of another size than the first.
+            DataError: an image cannot be used, or has another size than the first.
         """
         size = None
         bad = 0
-        with map_in_order(self._try_to_read, paths, self.workers) as results:
+        with map_in_order(self._read, paths, self.workers) as results:
             for result in track(results, len(paths), activity):
                 if isinstance(result, EncodedImage):
                     size = size or result.size
@@ -89,24 +89,14 @@ class ImageReader:
                 "remove or replace them (nothing was written)"
             )
 
-    def read(self, path: str) -> EncodedImage:
-        """Read and prepare a file.
-
-        Raises:
-            DataError: it cannot be read or decoded, has another shape and is not to be cropped, or
-                no face to be aligned.
-        """
-        with as_data_error(f"{path} cannot be read"):
-            content = read_file(path)
-        try:
-            return self._prepare(path, content)
-        except BrokenRecordError as error:
-            raise DataError(f"{path}: {error}; remove or replace it") from None
-
-    def _try_to_read(self, path: str) -> Union[EncodedImage, DataError]:
+    def _read(self, path: str) -> Union[EncodedImage, DataError]:
         """Return an error as a result, so that one bad file does not hide those that follow."""
         try:
-            return self.read(path)
+            with as_data_error(f"{path} cannot be read"):
+                content = read_file(path)
+            return self._prepare(path, content)
+        except BrokenRecordError as error:
+            return DataError(f"{path}: {error}; remove or replace it")
         except DataError as error:
             return error
 

@@ -232,7 +232,7 @@ READ = {
     "idx": Case("train.idx", _read_set, write_records),
     "property": Case("property", _read_set, write_records),
     "shard": Case("train-00001.rec", _of_folder(lambda folder: open_sets([folder])), _write_shards),
-    "packed image": Case(_IMAGE, lambda path: ImageReader().read(str(path))),
+    "packed image": Case(_IMAGE, lambda path: next(ImageReader().read_all([str(path)], ""))),
     "embedded image": Case(_IMAGE, _embed),
     "listed face": Case(_IMAGE, lambda path: read_face(path, _FACE)),
     "bin": Case("a.bin", read_bin),

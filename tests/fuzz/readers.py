@@ -171,9 +171,9 @@ def _image_seeds(_: Path) -> list[bytes]:
 def _use_image(path: Path) -> None:
     """Read an image as a record, and as a file that is packed."""
     with refusals():
-        ImageReader(check=True).read(str(path))
+        next(ImageReader(check=True).read_all([str(path)], ""))
     with refusals():
-        ImageReader((24, 24), crop=True).read(str(path))
+        next(ImageReader((24, 24), crop=True).read_all([str(path)], ""))
     decode_rgb(path.read_bytes())
 
 
