@@ -240,12 +240,16 @@ class _WeightedImages:
             counts, -class_balance,
             out=self._weights[1:], where=counts > 0, dtype=np.float32, casting="unsafe",
         )  # fmt: skip
-        # The sum of the weights at the end of each block of images.
-        self._ends = np.empty(-(-len(dataset) // _BLOCK_IMAGES))
+        # The sum of the weights before each block of images, and at the end.
+        self._sums = np.empty(-(-len(dataset) // _BLOCK_IMAGES) + 1)
         end = 0.0
         for start, own in dataset.label_chunks():
-            end = _sum_weights(self._ends, start, end, own, self._weights)
-        self._ends[-1] = end
+            sums = np.cumsum(np.append(end, self._weights[own + 1]))
+            before = sums[-start % _BLOCK_IMAGES :: _BLOCK_IMAGES]
+            block = -(-start // _BLOCK_IMAGES)
+            self._sums[block : block + len(before)] = before
+            end = sums[-1]
+        self._sums[-1] = end
         self._piece = end / count
 
     def images(self, pieces: NDArray[np.int64], key: np.uint64) -> NDArray[np.int64]:
@@ -254,17 +258,16 @@ class _WeightedImages:
         if self._is_balanced:
             places = np.array([n + unit(np.uint64(n), key) for n in pieces.tolist()])
         # Rounding may bring a point to the end of all weights.
-        points = np.minimum(places * self._piece, np.nextafter(self._ends[-1], 0.0))
-        blocks = np.searchsorted(self._ends, points, side="right")
+        points = np.minimum(places * self._piece, np.nextafter(self._sums[-1], 0.0))
+        blocks = np.searchsorted(self._sums[1:], points, side="right")
         return np.array([*map(self._find, blocks.tolist(), points.tolist())], np.int64)
 
     def _find(self, block: int, point: float) -> int:
         """Return the image at a point of the line that lies in a block of images."""
         start = block * _BLOCK_IMAGES
         labels = self._dataset.labels_between(start, start + _BLOCK_IMAGES)
-        before = self._ends[block - 1] if block else 0.0
         # One after another, as in the sums of the blocks.
-        sums = np.cumsum(np.append(before, self._weights[labels + 1]))[1:]
+        sums = np.cumsum(np.append(self._sums[block], self._weights[labels + 1]))[1:]
         return start + int(np.searchsorted(sums, point, side="right"))
 
 
@@ -273,19 +276,3 @@ def _count_labels(counts: NDArray[np.int32], labels: NDArray[np.int32]) -> None:
     for label in labels:
         if label >= 0:
             counts[label] += 1
-
-
-@unlocked_kernel
-def _sum_weights(
-    ends: NDArray[np.float64],
-    start: int,
-    end: float,
-    labels: NDArray[np.int32],
-    weights: NDArray[np.float32],
-) -> float:
-    """Add the weights of images from ``start`` on to ``end``; note the sum after each block."""
-    for i in range(labels.size):
-        end += weights[labels[i] + 1]
-        if (start + i + 1) % _BLOCK_IMAGES == 0:
-            ends[(start + i) // _BLOCK_IMAGES] = end
-    return end
