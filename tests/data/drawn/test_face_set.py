@@ -130,6 +130,17 @@ def test_the_seed_decides_and_another_choice_makes_the_set_anew(tmp_path) -> Non
     assert_refused("one exists and is no synthetic set", ensure, one)
 
 
+def before_step(monkeypatch, name: str, action) -> None:
+    step = getattr(face_set, name)
+
+    def do_both(*arguments: Any) -> None:
+        monkeypatch.setattr(face_set, name, step)
+        action()
+        step(*arguments)
+
+    monkeypatch.setattr(face_set, name, do_both)
+
+
 @pytest.mark.parametrize("name", ["photos/me.jpg", "train.rec", "link"])
 def test_other_files_in_the_folder_of_a_set_are_not_touched(name: str, root, tmp_path) -> None:
     """If another set is asked for; if the set itself is asked for, they do not matter."""
@@ -146,3 +157,11 @@ def test_other_files_in_the_folder_of_a_set_are_not_touched(name: str, root, tmp
     assert_refused("cannot be made", ensure, mine / "thesis.txt" / "synthetic")
     assert (contents(root), contents(mine)) == before
     assert not [*tmp_path.glob(".*.part")]
+
+
+def test_files_that_come_while_another_set_is_drawn_stay(root, monkeypatch) -> None:
+    ensure(root)
+    thesis = root / "thesis.txt"
+    before_step(monkeypatch, "_write_verification", lambda: thesis.write_text("years of work"))
+    assert_refused("thesis.txt is not part of", ensure, root, seed=4)
+    assert thesis.read_text() == "years of work"
