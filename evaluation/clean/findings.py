@@ -36,7 +36,7 @@ from evaluation.features import finite_rows
 # their own class, so few of these are claimed wrongly.
 HOME_CHANCE = 5e-2
 # The share of images of a verification set for which a class of another person is taken by chance.
-OVERLAP_CHANCE = 1e-3
+OVERLAP_CHANCE = 5e-4
 COPY = 0.95
 MARGIN = 0.1
 # Nearest classes that are looked at for each: an identity in more classes is found from these.
