@@ -28,9 +28,8 @@ from typing_extensions import override
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from parallel.host_lists import read_file, read_list, slots_by_host
+from parallel.host_lists import address_on, is_own_name, read_file, read_list, slots_by_host
 from parallel.launch import ssh
-from parallel.launch.network_interface import address_on, is_own_name
 from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, ConfigError, UserError, print_line
 from runtime.loopback import hear_this_user, loopback_variables

@@ -28,7 +28,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parallel import host_lists
 from parallel.launch import ssh
-from parallel.launch.network_interface import is_own_name
 from runtime.errors import ConfigError, run_program
 from runtime.loopback import loopback_variables
 
@@ -59,7 +58,7 @@ _FLAGS = (
 # Variables of jobs of Slurm: without a list of hosts, Open MPI starts ranks there.
 _ALLOCATIONS = ("SLURM_JOB_ID", "SLURM_JOBID")
 # A name server may take its time.
-_is_own = functools.lru_cache(maxsize=None)(is_own_name)
+_is_own = functools.lru_cache(maxsize=None)(host_lists.is_own_name)
 
 
 class Words:

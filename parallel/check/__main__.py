@@ -17,8 +17,7 @@ from typing import Optional
 
 from parallel.check.facts import MAKE_AGAIN, UNUSABLE
 from parallel.check.survey import Finding, Survey, survey
-from parallel.host_lists import read_file, read_list, slots_by_host
-from parallel.launch.network_interface import is_own_name
+from parallel.host_lists import is_own_name, read_file, read_list, slots_by_host
 from runtime import environment
 from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, print_line, run_program

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from parallel.launch.network_interface import free_port
+from parallel.host_lists import free_port
 from runtime import environment, installed, processors
 from runtime.errors import ConfigError
 from runtime.files import sha256

@@ -12,8 +12,8 @@ from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 from parallel.check.facts import Facts
 from parallel.check.probe import MARK
+from parallel.host_lists import is_own_name
 from parallel.launch import ssh
-from parallel.launch.network_interface import is_own_name
 
 _Read = TypeVar("_Read")
 # Takes the place of a host where their number is odd.

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from parallel import horovod
+from parallel.host_lists import address_on, free_port, is_own_name, resolve
 from parallel.launch import job, ssh, sync
 from parallel.launch.cluster_files import (
     WorkerHosts,
@@ -22,7 +23,6 @@ from parallel.launch.cluster_files import (
     read_shares,
 )
 from parallel.launch.job import ProcessSpec
-from parallel.launch.network_interface import address_on, free_port, is_own_name, resolve
 from parallel.launch.options import JobOptions, say
 from parallel.parameter_server.assignment import (
     SCHEDULER,

@@ -26,7 +26,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple, Optional
 
-from parallel.launch.network_interface import address_on
+from parallel.host_lists import address_on
 from runtime import environment
 from runtime.errors import ConfigError, run_program
 

@@ -16,7 +16,7 @@ from parallel.check import facts as facts_module
 from parallel.check import probe as probe_module
 from parallel.check.facts import UNUSABLE, gather
 from parallel.check.probe import MARK, bandwidth, serve
-from parallel.launch.network_interface import free_port
+from parallel.host_lists import free_port
 from runtime import installed, processors
 from runtime.errors import ConfigError
 from runtime.installed import Gpu

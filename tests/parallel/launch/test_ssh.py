@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from parallel import autogroup
+from parallel.host_lists import free_port, is_own_name, resolve
 from parallel.launch import ssh, sync
-from parallel.launch.network_interface import free_port, is_own_name, resolve
 from runtime.errors import ConfigError
 from tests.support import processes
 from tests.support.launch import ROOT, write_program

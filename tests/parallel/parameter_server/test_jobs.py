@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parallel.host_lists import free_port
 from parallel.launch.launcher import SERVE
-from parallel.launch.network_interface import free_port
 from parallel.parameter_server import assignment
 from parallel.parameter_server.assignment import SCHEDULER, SCHEMES, SERVER, WORKER, Assignment
 from parallel.parameter_server.exchange import Exchange
