@@ -43,7 +43,7 @@ SSH = """#!/bin/sh
 while [ "${{1#-o}}" != "$1" ]; do shift; done
 case $1 in
     unreachable) echo "connect to host: No route to host" >&2; exit 255 ;;
-    damaging) command=$(printf %s "$2" | sed 's/tar -C/sed s,red,rde, | tar -C/') ;;
+    breaking) command=$(printf %s "$2" | sed 's/tar -C/head -c 1100 | tar -C/') ;;
     *) command=$2 ;;
 esac
 echo "$1" >>"{folder}/calls"
@@ -235,14 +235,14 @@ def test_files_from_elsewhere_through_links_and_no_files(here: Path, tmp_path: P
         sync.copy_to(["a"], ["link"])
 
 
-def test_a_host_that_cannot_be_reached_or_written_or_gets_damaged_files(here: Path) -> None:
-    there = on(here, "damaging")
+def test_a_host_that_cannot_be_reached_or_written_or_breaks_off(here: Path) -> None:
+    there = on(here, "breaking")
     there.mkdir(parents=True)
     (there / "run.sh").write_text("the former\n")
     (on(here, "a") / "run.sh").mkdir(parents=True)
     (here.parents[1] / "b").write_text("no folder")
     for host, reason in (
-        ("damaging", "--sync has not copied all files there: .*other checksums"),
+        ("breaking", "--sync has not copied all files there: not all have arrived"),
         ("a", "--sync has not copied all files there: mv: "),
         ("b", "--sync has not copied all.*mkdir"),
         ("unreachable", r"no connection by ssh \(connect to"),
