@@ -35,8 +35,7 @@ from typing import Callable, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.errors import ConfigError
-from runtime.files import open_kept
+from runtime.files import as_data_error, open_kept
 
 _LOW = 1 << 20
 
@@ -254,22 +253,16 @@ class Trace:
         """Open the file ``name``, another for each process; without a folder nothing is written.
 
         Raises:
-            ConfigError: the file cannot be written.
+            DataError: the file cannot be written.
         """
         self._descriptor: Optional[int] = None
-        if not folder:
-            return
-        path = Path(folder, name)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # Not buffered: servers end by a signal, which would lose the last lines.
-            path.unlink(missing_ok=True)
-            self._descriptor = open_kept(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        except OSError as error:
-            raise ConfigError(
-                f"--trace {folder} cannot be written ({error.strerror}); give another folder, or "
-                "leave it out"
-            ) from None
+        if folder:
+            path = Path(folder, name)
+            with as_data_error(f"--trace {folder} cannot be written", "give another folder"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.unlink(missing_ok=True)
+                # Not buffered: servers end by a signal, which would lose the last lines.
+                self._descriptor = open_kept(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 
     def write(self, *words: object) -> None:
         """Write a line; a full disk loses it, and does not end the job."""

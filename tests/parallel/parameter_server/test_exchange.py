@@ -125,7 +125,7 @@ def test_lines_are_in_the_file_at_once(tmp_path: Path, monkeypatch) -> None:
     trace, file = Trace("new/folder", "worker-0"), Path("new/folder/worker-0")
     trace.write("pusher", 1, 4, 7)
     assert file.read_text() == "pusher 1 4 7\n"
-    with pytest.raises(ConfigError, match="--trace .*worker-0 cannot be written .*give another"):
+    with pytest.raises(DataError, match="--trace .*worker-0 cannot be written: .*give another"):
         Trace(str(file), "worker-0")
     # A full disk ends the trace and not the job.
     full = os.open("/dev/full", os.O_WRONLY)
