@@ -22,8 +22,6 @@ from runtime.errors import ConfigError
 
 WORKER, SERVER, SCHEDULER = "worker", "server", "scheduler"
 ROLE = "DMLC_ROLE"
-KEY = "GROUPING_KEY"
-"""The variable with the key of the job, which must not become an argument: all users see those."""
 _KEY_BYTES = 32
 _OF_MXNET = {
     "role": ROLE,
@@ -83,7 +81,7 @@ class Assignment:
     trace: str = ""
     """Folder of the record of pushes and pulls, see ``messages``; empty: none is written."""
     key: str = field(default_factory=lambda: secrets.token_hex(_KEY_BYTES), repr=False)
-    """Known to the processes of this job alone, see ``authentication``."""
+    """Known to the processes of this job alone, see ``authentication``; never an argument."""
 
     def variables(self) -> dict[str, str]:
         """The environment variables from which ``find`` reads this assignment."""
