@@ -1,14 +1,13 @@
-"""The programs of the lab, by hand; the softmax that is cut is that of ``partial_fc``."""
+"""A timeline of the lab, by hand; the softmax that is cut is that of ``partial_fc``."""
 
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from docs.lab import cut_softmax, sampling, schemes, timeline
+from docs.lab import cut_softmax, timeline
 from partial_fc.head import PartialFC
 from partial_fc.initial import initial_centers
 from partial_fc.margin import CombinedMargin
@@ -20,34 +19,6 @@ from runtime.mxnet import mx
 from tests.support.thread_world import ThreadWorld, run_ranks
 
 pytestmark = pytest.mark.documents
-
-
-def test_gradients_of_the_sampling_program() -> None:
-    rng = np.random.default_rng(0)
-    cosines, kept = rng.uniform(-0.5, 0.5, (3, 20)), (rng.random(20) < 0.5).astype(float)
-    kept[:3] = 1
-    step = 1e-6 * rng.normal(size=cosines.shape)
-    (up, _), (down, _), (_, gradient) = (
-        sampling.loss_and_gradient(cosines + sign * step, 0.2, kept) for sign in (1, -1, 0)
-    )
-    assert np.sum(gradient * step) == pytest.approx((up - down) / 2, rel=1e-5)
-    assert np.all(gradient[:, kept == 0] == 0)
-
-
-def test_schemes_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = SimpleNamespace(uniform=lambda low, high: 1.0)
-    monkeypatch.setattr(np.random, "default_rng", lambda seed: exact)
-    # Steps of 0.25 s and 1 s. Together: each step takes the longest.
-    assert schemes.simulate([range(4)], [10]) == schemes.Outcome(10.0, 10, 1.0)
-    # Worker 0 has finished its four steps when worker 2 ends its first: 4 updates, then that one.
-    apart = schemes.simulate([[0], [2]], [4, 1])
-    assert apart[:2] == (1.0, 5) and apart.staleness == pytest.approx((1 + 1 + 1 + 1 + 5) / 5)
-    # One step ahead at most: the fast worker waits for each step of the slow one.
-    bound = schemes.simulate([[0], [2]], [4, 4], bound=1)
-    assert bound.seconds == pytest.approx(4.0) and bound.updates == 8
-    # Two steps at once, one more after a second, and five when the slow worker has ended at 2 s.
-    assert schemes.simulate([[0], [2]], [8, 2], bound=1).seconds == pytest.approx(3.25)
-    assert schemes.simulate([[0], [2]], [16, 4])[:2] == (4.0, 20)
 
 
 def test_a_timeline_is_added_up() -> None:
