@@ -130,15 +130,11 @@ def main() -> int:
     parser.add_argument("--python", default=own, help="the Python to install with (this one)")
     parser.add_argument("--data", type=Path, default=os.environ.get("TOOLKIT_DATA"))
     parser.add_argument("--prompts", action="store_true", help="only what stands after a prompt")
-    parser.add_argument("--files", type=Path, help="only make the files of the README in a folder")
     options = parser.parse_args()
     # Else Ctrl-C has no effect on what is run by a walk in the background.
     keep_ignored_signals_from_children()
     if options.data is None:
         parser.error("--data: needs the folder of real data, or TOOLKIT_DATA")
-    if options.files:
-        write_files(options.files, options.data)
-        return 0
     with tempfile.TemporaryDirectory(prefix="newcomer-") as folder:
         subprocess.run(["git", "clone", "--quiet", str(ROOT), f"{folder}/toolkit"], check=True)
         failures = walk(Path(folder).resolve(), options)
@@ -148,22 +144,21 @@ def main() -> int:
 
 def write_files(folder: Path, real: Path) -> None:
     """Write the files of the README: real faces and MNIST, drawn images of CIFAR-10, ImageNet."""
-    faces, unpacked = folder / "FACES", folder / "lfw.part"
-    if not faces.exists():
-        shutil.unpack_archive(real / "lfw_112x112.tar.gz", unpacked)
-        (lfw,) = unpacked.iterdir()
-        lfw.rename(faces)
-        unpacked.rmdir()
-        (folder / "LFW_FOLDER").symlink_to("FACES")
+    unpacked = folder / "lfw.part"
+    shutil.unpack_archive(real / "lfw_112x112.tar.gz", unpacked)
+    (lfw,) = unpacked.iterdir()
+    lfw.rename(folder / "FACES")
+    unpacked.rmdir()
+    (folder / "LFW_FOLDER").symlink_to("FACES")
     shutil.copy(real / "lfw_pairs.txt", folder / "pairs.txt")
-    shutil.copytree(real / "mnist", folder / "mnist", dirs_exist_ok=True)
+    shutil.copytree(real / "mnist", folder / "mnist")
     _write_cifar(folder / "cifar-10")
     for name, count in (("train.rec", 64), ("val.rec", 16)):
         _write_records(folder / name, count)
 
 
 def _write_cifar(folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir()
     drawn = DrawnImages("training", num_classes=10, count=_DRAWN, shape=(32, 32, 3), seed=1)
     rows = (
         bytes([int(label)]) + image.transpose(2, 0, 1).tobytes()
@@ -189,6 +184,7 @@ def walk(folder: Path, options: argparse.Namespace) -> int:
     """Run the commands of the clone in ``folder``; return how many have failed."""
     clone, home = folder / "toolkit", folder / "home"
     home.mkdir()
+    write_files(clone, options.data)
     # Of the developer's environment only what a newcomer's machine would have, too.
     environment = {name: value for name, value in os.environ.items() if name.startswith(_KEPT)}
     places = environment["PATH"].split(os.pathsep)
@@ -198,11 +194,8 @@ def walk(folder: Path, options: argparse.Namespace) -> int:
     for typed in read((clone / "README.md").read_text(encoding="utf-8")):
         begun = (plan for begin, plan in PLANS.items() if f"{typed.text} ".startswith(f"{begin} "))
         plan = next(begun, Plan())
-        if typed.text == _ACTIVATE and not activation:
+        if typed.text == _ACTIVATE:
             activation = f"{_ACTIVATE} && "
-            making = f"python -m tests.newcomer --files . --data '{options.data.resolve()}'"
-            words = ["bash", "-c", activation + making]
-            subprocess.run(words, cwd=clone, env=environment, check=True)
         elif not (plan.left_out or (options.prompts and not typed.prompted)):
             failures += not _run(typed, plan, clone, environment, activation)
     return failures
