@@ -35,7 +35,7 @@ _OPTIONS = ("-q", "-p", "no:cacheprovider", "--tb=short", "--hypothesis-seed=0")
 
 
 class Order:
-    """Quick tests first, those that start processes last; notes times and the first failure."""
+    """Tests that start processes last; notes times and the first failure."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self.durations: defaultdict[str, float] = defaultdict(float)
@@ -43,18 +43,9 @@ class Order:
         self._job = job
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        """Sort the tests, the quickest module first, and give each the time that it may take."""
-        known = self._job["durations"]
-        modules = defaultdict(float, dict.fromkeys(self._job["tests"], 0.0))
-        for test, seconds in known.items():
-            modules[test.split("::")[0]] += seconds
-
-        def rank(item: Any) -> tuple[float, ...]:
-            module = item.nodeid.split("::")[0]
-            is_late = any(map(item.get_closest_marker, ("launcher", "learning")))
-            return is_late, modules[module], list(modules).index(module)
-
-        items.sort(key=rank)
+        """Sort the tests, and give each the time that it may take."""
+        known, late = self._job["durations"], ("launcher", "learning")
+        items.sort(key=lambda item: any(map(item.get_closest_marker, late)))
         for item in items:
             if item.nodeid in known:
                 seconds = self._job["test_seconds"] + _TIMES_ITS_OWN * known[item.nodeid]
