@@ -150,16 +150,6 @@ def test_the_status_is_that_of_the_signal(tmp_path):
     assert len(list((tmp_path / "checkpoints").glob("update-*"))) >= 1
 
 
-@pytest.mark.thorough
-def test_programs_run_without_assertions_and_give_help_without_docstrings(tmp_path):
-    words = "classify.py --dataset synthetic --num-examples 40 --batch-size 8 --epochs 1".split()
-    command = (sys.executable, *words, "--models-root", str(tmp_path))
-    done = finish(*command, PYTHONOPTIMIZE="1")
-    assert "Traceback" not in done.stderr
-    shown, expected = (finish(*command[:2], "--help", PYTHONOPTIMIZE=level) for level in "20")
-    assert (shown.stdout, shown.stderr) == (expected.stdout, expected.stderr)
-
-
 # An update writes 200 rows of 4,096 bytes, and those that it overwrites into a log.
 STORED = (
     "--debug --rec . --num-classes 2000 --network tiny --embedding-size 512 --batch-size 4 "
