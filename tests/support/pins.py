@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from importlib import metadata
 
 from packaging.requirements import Requirement
 
 from tests.support.launch import ROOT as ROOT
-
-
-def pinned(*files: str) -> dict[str, set[str]]:
-    """The versions of each package that these files name; each line has to name one."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for requirement in (one for file in files for one in requirements(file)):
-        found[normal(requirement.name)].add(_version(requirement))
-    return found
 
 
 def pinned_for(python: str, file: str) -> dict[str, str]:
@@ -39,22 +30,12 @@ def requirements(file: str) -> list[Requirement]:
 
 def unpinned() -> list[str]:
     """The installed packages that have another version than the files say, or that none names."""
-    known = pinned("requirements.lock", "requirements-dev.lock", "requirements-single.lock")
+    files = ("requirements.lock", "requirements-dev.lock", "requirements-single.lock")
+    known = {(normal(one.name), _version(one)) for file in files for one in requirements(file)}
     found = [(normal(one.metadata["Name"]), one.version) for one in metadata.distributions()]
     # Python itself brings pip along.
-    wrong = [pair for pair in found if pair[0] != "pip" and pair[1] not in known.get(pair[0], ())]
+    wrong = [pair for pair in found if pair[0] != "pip" and pair not in known]
     return ["==".join(pair) for pair in wrong]
-
-
-def needed_by(names: set[str]) -> set[str]:
-    """These installed packages and all that they need, by the metadata of the installed ones."""
-    installed = {normal(one.metadata["Name"]): one for one in metadata.distributions()}
-    found = [*names]
-    for name in found:
-        needed = map(Requirement, installed[name].requires or [])
-        used = [one for one in needed if not one.marker or one.marker.evaluate({"extra": ""})]
-        found += {normal(one.name) for one in used}.difference(found)
-    return {*found}
 
 
 def normal(name: str) -> str:
