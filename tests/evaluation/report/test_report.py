@@ -202,6 +202,9 @@ def check(html: str) -> Any:
     for said in ("default-src 'none'", "base-uri 'none'", "form-action 'none'"):
         assert said in policy
     assert not re.search(r"@import|url\(|https?:", html)
+    # For telephones, and charts in the dark.
+    for said in ('<meta name="viewport"', "prefers-color-scheme: dark", "filter: invert(1)"):
+        assert said in html
     assert set(re.findall(r"var\((--\w+)\)", html)) <= set(re.findall(r"(--\w+):", html))
     for style in root.iter("style"):
         style.clear()
