@@ -28,7 +28,7 @@ from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from runtime.state import State
 from tests.mutants.selection import imported
-from tests.soak import soak
+from tests.soak import __main__ as soak
 from tests.support.thread_world import ThreadWorld, run_ranks
 from tests.test_documents import REFERENCE
 from training import image_data

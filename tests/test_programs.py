@@ -20,7 +20,7 @@ import pytest
 import classify
 import train
 from data.drawn import face_set
-from tests.faults.campaign import contents
+from tests.faults.__main__ import contents
 from tests.support.alone import assert_one_line, metrics, run_alone, trained
 from tests.support.foreign_records import im2rec, write_records
 from tests.support.job import Started, holder

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import campaign
+from tests.faults import __main__ as campaign
 
 
 @pytest.mark.launcher

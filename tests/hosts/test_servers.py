@@ -9,7 +9,7 @@ import pytest
 
 from tests.hosts import jobs
 from tests.hosts.two_hosts import INTERFACES, MARKS
-from tests.soak.soak import busy_loops
+from tests.soak.__main__ import busy_loops
 
 pytestmark = [*MARKS, pytest.mark.usefixtures("nothing_is_left")]
 KILLED = "ended with status 137 (SIGKILL); ending the job"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.pythons.campaign import ROOT, TIER
+from tests.pythons.__main__ import ROOT, TIER
 from tests.support.launch import finish
 
 
@@ -17,7 +17,7 @@ def test_every_module_is_imported_and_every_package_is_pinned() -> None:
 def test_trials_need_no_package() -> None:
     """``.ci/run`` starts and stops them before it installs any; -S leaves out what is installed."""
     code = (
-        "import os, tests.pythons.campaign, runtime.errors as errors\n"
+        "import os, tests.pythons.__main__, runtime.errors as errors\n"
         "errors.run_stoppable(lambda: os.kill(os.getpid(), 15))"
     )
     done = finish(sys.executable, "-S", "-c", code, status=143)

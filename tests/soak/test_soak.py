@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak import soak
+from tests.soak import __main__ as soak
 
 
 @pytest.mark.launcher
