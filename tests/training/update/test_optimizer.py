@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -88,19 +86,6 @@ def test_a_bad_gradient_is_remembered_when_it_is_overwritten(bad, device):
     for one, is_finite in ((reduced, False), (optimizer.reduce(1), True)):
         assert [(n.context, n.shape) for n in one.numbers] == [(DEVICE, (1,))] * (device == DEVICE)
         assert one.are_finite([number.asscalar() for number in one.numbers]) == is_finite
-
-
-@pytest.mark.parametrize(("name", "bits"), [("sgd", 32), ("adamw", 32), ("adam", 16)])
-def test_nothing_waits_for_a_device(name, bits, monkeypatch):
-    wait = Mock(side_effect=AssertionError("a wait"))
-    given = {"dtype": f"float{bits}", "stopwatch": SimpleNamespace(settle=wait)}
-    parameters, optimizer = make(name, device=DEVICE, **given)
-    for waits in ("asnumpy", "asscalar", "wait_to_read"):
-        monkeypatch.setattr(mx.nd.NDArray, waits, wait)
-    monkeypatch.setattr(mx.nd.contrib, "adamw_update", wait)
-    train(parameters, optimizer, updates=3)
-    monkeypatch.undo()
-    assert optimizer.export_state(3).values["updates"] == 3
 
 
 @pytest.mark.parametrize(("dtype", "device"), [("float32", HOST), ("float16", DEVICE)])
