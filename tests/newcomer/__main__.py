@@ -33,6 +33,7 @@ import cv2
 from data.images.image_set import DrawnImages
 from data.records.writer import RecordWriter
 from runtime.errors import run_stoppable
+from tests.support.foreign_records import write_cifar
 from tests.support.launch import ROOT, keep_ignored_signals_from_children
 from tests.support.printed import is_same, lines_of
 
@@ -88,8 +89,7 @@ PLANS: dict[str, Plan] = {
         "--epochs 1 --num-examples 32 --batch-size 2"
     ),
 }
-_CIFAR_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
-_IMAGES_PER_CIFAR_FILE, _DRAWN, _CLASSES = 10_000, 500, 8
+_CLASSES = 8
 
 
 def read(readme: str) -> Iterator[Typed]:
@@ -152,21 +152,9 @@ def write_files(folder: Path, real: Path) -> None:
     (folder / "LFW_FOLDER").symlink_to("FACES")
     shutil.copy(real / "lfw_pairs.txt", folder / "pairs.txt")
     shutil.copytree(real / "mnist", folder / "mnist")
-    _write_cifar(folder / "cifar-10")
+    write_cifar(folder / "cifar-10", training=512, validation=64)
     for name, count in (("train.rec", 64), ("val.rec", 16)):
         _write_records(folder / name, count)
-
-
-def _write_cifar(folder: Path) -> None:
-    folder.mkdir()
-    drawn = DrawnImages("training", num_classes=10, count=_DRAWN, shape=(32, 32, 3), seed=1)
-    rows = (
-        bytes([int(label)]) + image.transpose(2, 0, 1).tobytes()
-        for image, label in map(drawn.decoded, range(_DRAWN))
-    )
-    content = b"".join(rows) * (_IMAGES_PER_CIFAR_FILE // _DRAWN)
-    for name in _CIFAR_FILES:
-        (folder / f"{name}.bin").write_bytes(content)
 
 
 def _write_records(path: Path, count: int) -> None:
