@@ -102,15 +102,6 @@ def files_of(path: Path) -> set[Path]:
     return {file for file in files if file.exists()}
 
 
-def reached_from(program: str) -> set[str]:
-    reached: set[Path] = set()
-    waiting = {ROOT / program}
-    while waiting:
-        reached |= waiting
-        waiting = set().union(*map(files_of, waiting)) - reached
-    return {name(path) for path in reached}
-
-
 PRODUCT = [*modules(*ROOMS, "training", "runtime"), *(ROOT / program for program in PROGRAMS)]
 ALL = [*PRODUCT, *modules("benchmarks")]
 
@@ -156,16 +147,6 @@ def test_modules_and_the_folders_of_a_room_import_each_other_in_one_direction() 
         needed = {file.parent for file in files_of(path) if file.name != "__init__.py"}
         folders.setdefault(path.parent, set()).update(needed - {path.parent})
     assert not in_circles({one: needed for one, needed in folders.items() if one.parent != ROOT})
-
-
-def test_each_program_loads_what_it_uses_alone() -> None:
-    training, classification = reached_from("train.py"), reached_from("classify.py")
-    assert not [path for path in training if path.startswith("parallel/parameter_server/")]
-    assert "parallel/parameter_server/exchange.py" in classification
-    assert not [path for path in classification if path.startswith("partial_fc/")]
-    assert "partial_fc/head.py" in training
-    faces = {"data/batches/face_loader.py", "data/drawn/faces.py", "training/face_data.py"}
-    assert not classification & faces and faces <= training
 
 
 def test_a_room_has_several_modules_and_not_too_many() -> None:
