@@ -39,7 +39,6 @@ case "$*" in
     *horovodrun.py*) "$STUBS/horovodrun" ;;
     *runtime.processors) echo 3 ;;
     *"check_libraries.py mxnet "*) ${STUB_CHECK-true} "${@: -3}" ;;
-    *"pip install"*"--target "*) mkdir -p "${@: -1}/bin" && cp "$STUBS/uv" "${@: -1}/bin" ;;
     *"pip wheel"*horovod.lock)
         cp "${@: -1}" "$CALLS.lock"
         if [[ -n $STUB_BROKEN_BUILD ]]; then

@@ -282,25 +282,3 @@ def test_a_single_package_is_installed_without_others() -> None:
     (known,) = re.findall(r"^readonly KNOWN_PACKAGES='(.*)'$", installer, re.MULTILINE)
     builds = [name.partition("==")[0] for name in named if name.startswith("mxnet-")]
     assert known.split() == ["mxnet", *builds]
-
-
-UV = """\
-[[ $* != *"${STUB_BROKEN_UV-none}"* ]] || exit 1
-echo "uv $*" >>"$CALLS"
-echo "uv has written ${@: -1}" >"${@: -1}"
-"""
-
-
-def test_locks_are_written_all_or_none(sandbox: Sandbox) -> None:
-    sandbox.install()
-    sandbox.stub("uv", UV)
-    locks = [sandbox.folder / f"{name}.lock" for name in (*LISTS, "requirements-single")]
-    before = [lock.read_text() for lock in locks]
-    said = sandbox.refusal("setup-utils/lock.sh", STUB_BROKEN_UV="-docs")
-    assert said.startswith("error: requirements-docs.lock was not written, see above")
-    assert [lock.read_text() for lock in locks] == before
-    sandbox.run("setup-utils/lock.sh", UPGRADE="idna six")
-    assert [lock.read_text() for lock in locks] == [f"uv has written {one.name}\n" for one in locks]
-    for call in sandbox.calls_with("uv pip"):
-        assert "--generate-hashes" in call
-        assert "--upgrade-package idna --upgrade-package six" in call
