@@ -37,7 +37,7 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
     """Build and fit the parts of this rank; a benchmark may ``wrap`` the step. Returns a status."""
     request = launchers.begin_rank(config.run.stall_timeout)
     # MXNet and Horovod are imported here, so that a wrong option does not have to wait for them.
-    from backbones.classifiers.classifier import Classifier
+    from backbones.model import Classifier
     from runtime import devices
     from training.exchange import workers
     from training.image_data import open_images

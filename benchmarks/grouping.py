@@ -24,7 +24,7 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
-from backbones.classifiers.classifier import Classifier
+from backbones.model import Classifier
 from backbones.options import ClassifierOptions
 from benchmarks import measure
 from benchmarks.training_runs import run_all

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from backbones.classifiers import Normalization
-from backbones.classifiers.classifier import Classifier
+from backbones.model import Classifier
 from backbones.options import ClassifierOptions
 from benchmarks.scaling import NONE, RESULT
 from parallel.parameter_server import assignment

@@ -16,8 +16,7 @@ from typing_extensions import override
 import backbones
 from backbones import classifiers
 from backbones.classifiers import Normalization
-from backbones.classifiers.classifier import Classifier
-from backbones.model import Backbone
+from backbones.model import Backbone, Classifier
 from backbones.network import Network, initial_weights
 from backbones.options import BackboneOptions, ClassifierOptions
 from benchmarks import head_case

@@ -202,7 +202,7 @@ IMAGES: dict[str, Run] = {
          "image_data.each_once.batch_size", "run.fit.updates.images"),
         ("--max-bad-records 7", 7, "TransformedImages.max_broken"),
         ("--model ResNet18", "ResNet18", last("classifiers.build.name")),
-        ("--last-gamma", True, lambda seen: seen.was_called("classifier._last_gammas")),
+        ("--last-gamma", True, lambda seen: seen.was_called("model._last_gammas")),
         ("--sync-bn", SynchronizedPass, "Classifier.create.result._training_pass.__class__"),
         ("--epochs 3", [*range(18)], every("BackboneOptimizer.update.update")),
         # Six updates in an epoch, of which three are warm-up; a half from the second epoch on.
@@ -257,8 +257,8 @@ IMAGES: dict[str, Run] = {
 # Modules and classes, with what obeys an option there.
 WATCHED = (
     "backbones build", "backbones.classifiers build",
-    "backbones.classifiers.classifier _last_gammas",
-    "backbones.classifiers.classifier:Classifier create load_pretrained",
+    "backbones.model _last_gammas",
+    "backbones.model:Classifier create load_pretrained",
     "backbones.model:Backbone create load load_pretrained",
     "data.batches.face_loader Augmentation FaceLoader MemoryBatches",
     "data.batches.image_loader ImageLoader", "data.batches.loader Prefetcher",

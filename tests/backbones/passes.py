@@ -5,9 +5,8 @@ from typing import Any, Optional
 import numpy as np
 
 from backbones.classifiers import Normalization
-from backbones.classifiers.classifier import Classifier
 from backbones.graph.nodes import Shape, to_json
-from backbones.model import Backbone
+from backbones.model import Backbone, Classifier
 from backbones.network import Network, initial_weights
 from backbones.options import BackboneOptions, ClassifierOptions
 from runtime.mxnet import mx

@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 import backbones
 from backbones import classifiers
 from backbones.classifiers import Normalization
-from backbones.classifiers.classifier import Classifier
 from backbones.graph.nodes import Node, from_json, moved, to_json
 from backbones.layers import Symbol
-from backbones.model import Backbone
+from backbones.model import Backbone, Classifier
 from data.batches.loader import Batch
 from data.batches.position import EpochPlan
 from parallel.world import HorovodWorld, LoneWorld, TimedWorld, World

@@ -19,8 +19,8 @@ def describe(config: ImageConfig) -> str:
         ConfigError: the network does not take these images.
         DataError: the data is missing or broken.
     """
-    from backbones.classifiers.classifier import Classifier
     from backbones.graph.passes import output_elements
+    from backbones.model import Classifier
     from training.image_data import open_images
 
     batch, ranks = config.data.batch_size, config.dry_run.world_size or 1

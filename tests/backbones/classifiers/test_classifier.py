@@ -9,7 +9,7 @@ import pytest
 
 from backbones import classifiers
 from backbones.classifiers import Normalization
-from backbones.classifiers.classifier import _last_gammas
+from backbones.model import _last_gammas
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from tests.backbones.passes import DATA, IMAGES, assert_same, classifier, conv, norm, train, values
