@@ -50,8 +50,7 @@ from training.checkpoint import files
 from training.checkpoint.layout import Part
 from training.checkpoint.reader import Checkpoint
 from training.config import faces
-from training.log.files import RunFiles
-from training.log.handlers import FileHandler
+from training.log.files import FileHandler, RunFiles
 from training.run_folder import locked
 
 VICTIM = b"a file of the user"

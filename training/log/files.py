@@ -1,4 +1,8 @@
-"""What rank 0 writes for other programs: metrics, scalars for TensorBoard, and for the report.
+"""What a rank writes: the lines of its log; on rank 0 metrics, scalars for TensorBoard, the report.
+
+The lines go to the file of each rank, and to the screen with its progress bar. Neither ends a run
+when it cannot be written any more (its disk is full, its terminal or reader is gone): a warning is
+printed, and the log continues on the other one.
 
 ``evaluation.report`` makes the page from the folder of the run alone, also on another machine, so
 what it shows and the metrics lack is written here: where and with what the run was started, a sheet
@@ -24,6 +28,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import metadata
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +41,22 @@ import runtime.mxnet  # noqa: F401
 from mxboard.proto.event_pb2 import Event
 from mxboard.record_writer import masked_crc32c
 from mxboard.summary import scalar_summary
+from tqdm import tqdm
+from typing_extensions import override
 
 from data.batches.loader import Batch
 from data.inspect.sheets import draw_batch
 from evaluation.report import run_files
 from evaluation.verification import VerificationResult
 from runtime import environment, installed, processors
-from runtime.errors import DataError
-from runtime.files import make_folder, open_kept, read_file, write_atomically
+from runtime.errors import DataError, discard, one_line, printable
+from runtime.files import APPENDING, make_folder, open_kept, read_file, write_atomically
 
 _log = logging.getLogger(__name__)
+
+OFF_SCREEN = {"off_screen": True}
+"""``extra`` of a record that goes to the file only."""
+_BAR_FORMAT = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_inv_fmt}]{postfix}"
 
 _SECONDS = 120
 _ROOT = Path(__file__).resolve().parents[2]
@@ -198,3 +209,98 @@ class _Records:
 
     def close(self) -> None:
         self._file.close()
+
+
+class LineFormatter(logging.Formatter):
+    """Formats a message as one line, whatever a name in it holds; a traceback has several."""
+
+    @override
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return one_line(super().formatMessage(record))
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+class FileHandler(logging.FileHandler):
+    """Writes the log file of a rank."""
+
+    _has_failed = False
+
+    def __init__(self, models_root: Path, rank: int) -> None:
+        """Open the file to append to it; ``OSError`` if it cannot be written."""
+        folder = models_root / "logs"
+        make_folder(folder)
+        # Names of files may hold bytes that are no characters.
+        path = folder / f"rank-{rank:04d}.log"
+        super().__init__(path, encoding="utf-8", errors="backslashreplace")
+
+    @override
+    def _open(self) -> TextIOWrapper:
+        return open(
+            open_kept(self.baseFilename, APPENDING), "a", encoding=self.encoding, errors=self.errors
+        )
+
+    @override
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._has_failed:
+            self._has_failed = True
+            what = f"{self.baseFilename} cannot be written ({error.strerror})"
+            # The screen may be a file on the same disk.
+            with suppress(OSError):
+                print(f"warning: {what}; lines are missing from it", file=sys.stderr)
+
+    @override
+    def close(self) -> None:
+        # There may be no room for what is still buffered.
+        with suppress(OSError):
+            super().close()
+
+
+class ScreenHandler(logging.Handler):
+    """Prints the lines of rank 0 and the warnings of the others on the standard output.
+
+    On a terminal, rank 0 has a progress bar below the lines.
+
+    Attributes:
+        bar: the progress bar, which is disabled if there is none.
+    """
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(logging.INFO if rank == 0 else logging.WARNING)
+        self._stream = sys.stdout
+        may_be_real = environment.allows_progress_bar()
+        self._wants_bar = rank == 0 and may_be_real and self._stream.isatty()
+        self.bar = tqdm(disable=True)
+
+    def open_bar(self, total_updates: int, update: int) -> None:
+        """Show a bar from ``update`` to ``total_updates``, if this is a terminal of rank 0."""
+        self.bar.close()
+        # If the terminal goes away, tqdm disables the bar.
+        self.bar = tqdm(
+            total=total_updates,
+            initial=update,
+            file=self._stream,
+            bar_format=_BAR_FORMAT,
+            dynamic_ncols=True,
+            disable=not self._wants_bar,
+        )
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "off_screen", False):
+            return
+        try:
+            # tqdm removes an open bar, writes, and draws the bar again.
+            tqdm.write(self.format(record), file=self._stream)
+            self._stream.flush()
+        except OSError as error:
+            discard(self._stream)
+            text = f"the screen cannot be written ({error.strerror}); the log continues in its file"
+            _log.warning(text, extra=OFF_SCREEN)
+            with suppress(OSError):
+                print(f"warning: {text}", file=sys.stderr)

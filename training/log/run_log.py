@@ -21,8 +21,7 @@ from typing import Any, Callable, Optional
 from evaluation.verification import VerificationResult
 from runtime.files import HeldFolder
 from runtime.stopwatch import PARTS, WAITING, Stopwatch
-from training.log.files import RunFiles
-from training.log.handlers import OFF_SCREEN, FileHandler, LineFormatter, ScreenHandler
+from training.log.files import OFF_SCREEN, FileHandler, LineFormatter, RunFiles, ScreenHandler
 from training.log.watchdog import Others, Watchdog
 from training.run_folder import LOCK, explained
 
