@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Optional
 
 from typing_extensions import override
@@ -24,25 +23,16 @@ def split_checkpoint(option: str, value: str) -> tuple[str, int]:
     """Return prefix and epoch of an option's PREFIX,EPOCH.
 
     Raises:
-        ConfigError: it has another form.
+        ConfigError: it has another form, or names no file.
     """
     prefix, _, epoch = value.rpartition(",")
-    if not prefix or not re.fullmatch("[0-9]{1,9}", epoch):
+    has_form = prefix and re.fullmatch("[0-9]{1,9}", epoch)
+    if not has_form or not os.path.isfile(f"{prefix}-{int(epoch):04d}.params"):
         raise ConfigError(
-            f"--{option} {value!r} is not PREFIX,EPOCH; PREFIX-0000.params is given as PREFIX,0"
+            f"--{option} {value!r} is not PREFIX,EPOCH of a checkpoint that exists; give "
+            "models/run/model,0 for models/run/model-0000.params"
         )
     return prefix, int(epoch)
-
-
-def check_checkpoint(option: str, value: str) -> None:
-    """Raise ``ConfigError`` if an option's PREFIX,EPOCH is of another form, or of no file."""
-    prefix, epoch = split_checkpoint(option, value)
-    path = Path(f"{prefix}-{epoch:04d}.params")
-    if not os.path.isfile(path):
-        raise ConfigError(
-            f"--{option} {value} names {path}, which does not exist; give the prefix of a "
-            "checkpoint and the number in its file's name, as in models/run/model,0"
-        )
 
 
 @dataclass(frozen=True)
@@ -61,12 +51,7 @@ class NetworkOptions(Options):
     BatchNorm whose running statistics fit as well keeps them, and normalizes by them."""
 
     def check(self) -> None:
-        """Refuse patterns that are empty, or BatchNorms that other ranks would need."""
-        if not all(self.freeze):
-            raise ConfigError(
-                f"--freeze {','.join(self.freeze)!r} has an empty pattern; separate patterns by "
-                "single commas, as in conv0_*,stage1_*"
-            )
+        """Refuse BatchNorms that other ranks would need."""
         freeze = f"--freeze {','.join(self.freeze)}"
         self._exclude({"--dtype bfloat16": self.dtype == "bfloat16", freeze: self.freeze})
 
@@ -117,7 +102,7 @@ class BackboneOptions(NetworkOptions):
         accumulate = f"--accumulate {self.accumulate}"
         self._exclude({"--recompute": self.recompute, accumulate: self.accumulate > 1})
         if self.pretrained is not None:
-            check_checkpoint("pretrained", self.pretrained)
+            split_checkpoint("pretrained", self.pretrained)
 
 
 @dataclass(frozen=True)
@@ -139,9 +124,4 @@ class ClassifierOptions(NetworkOptions):
         super().check()
         classifiers.check(self.model)
         if self.pretrained is not None:
-            check_checkpoint("pretrained", self.pretrained)
-            if self.last_gamma:
-                raise ConfigError(
-                    f"--last-gamma and --pretrained {self.pretrained} exclude each other: units "
-                    "that are trained are not to begin as the identity; leave one of them out"
-                )
+            split_checkpoint("pretrained", self.pretrained)

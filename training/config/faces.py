@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Optional
 from typing_extensions import override
 
 import backbones
-from backbones.options import BackboneOptions, check_checkpoint, split_checkpoint
+from backbones.options import BackboneOptions, split_checkpoint
 from data.options import FaceDataOptions, check_same_dataset
 from partial_fc.options import COMBINED, LOSSES, HeadOptions
 from partial_fc.options import check_given as check_given_head
@@ -62,7 +62,7 @@ class TeacherOptions(Options):
     @override
     def check(self) -> None:
         if self.teacher is not None:
-            check_checkpoint("teacher", self.teacher)
+            split_checkpoint("teacher", self.teacher)
         elif self.teacher_weight != 1.0:
             raise ConfigError(
                 f"--teacher-weight {self.teacher_weight:g} has no effect without --teacher "

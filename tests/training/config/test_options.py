@@ -90,7 +90,7 @@ def test_checkpoints_that_a_run_begins_with(tmp_path: Path) -> None:
     assert of_faces(means).head.starts_from_means
     assert not of_faces(f"{means} {tmp_path}").head.starts_from_means
     for wrong, message in (
-        (f"--teacher {tmp_path}/strong,1", "--teacher .*strong,1 names .*0001.params, which does"),
+        (f"--teacher {tmp_path}/strong,1", "--teacher .*strong,1. is not PREFIX,EPOCH"),
         ("--teacher strong", "--teacher 'strong' is not PREFIX,EPOCH"),
         ("--pretrained-centers", "--pretrained-centers without a folder takes the means"),
         (f"{means[19:]} --debug", "--pretrained-centers without a folder takes the means"),
@@ -110,7 +110,7 @@ def test_checkpoints_that_a_run_begins_with(tmp_path: Path) -> None:
     ("", ["no data", "--dataset synthetic"]),
     ("--optimizer adam", ["--optimizer adam", "--lr 1e-3 and --wd 0 for adam"]),
     ("--margins 1,-0.5,0", ["--margins 1,-0.5,0", "ArcFace is 1,0.5,0"]),
-    ("--margins 3,0,0", ["--margins 3,0,0", "at 90 degrees by 270", "m1 to at most 2"]),
+    ("--margins 3,0,0", ["--margins 3,0,0", "at most pi"]),
     ("--max-update 3 --epochs 2", ["--max-update 3", "--epochs 2", "give one of them"]),
     ("--lr-schedule poly --lr-factor 0.5", ["--lr-factor 0.5 goes with --lr-schedule step"]),
     ("--world-size 4", ["--world-size goes with --dry-run", "horovodrun -np"]),
