@@ -20,9 +20,6 @@ class Loss(NamedTuple):
     """The class in ``partial_fc.margin``."""
     margins: Optional[Margins] = None
     """The m1, m2 and m3 of a combined margin; None where the margin adapts them."""
-    collectives: Mapping[str, int] = {}
-    """Collectives of an update that other losses lack or that are smaller there: by its name, the
-    numbers that each sends for an image of the global batch."""
 
 
 # Sources: ``partial_fc.margin``. CosFace's 0.35 is the paper's and InsightFace's first value; the
@@ -31,11 +28,9 @@ LOSSES: Mapping[str, Loss] = {
     "arcface": Loss("CombinedMargin", (1.0, 0.5, 0.0)),
     "cosface": Loss("CombinedMargin", (1.0, 0.0, 0.35)),
     "softmax": Loss("CombinedMargin", (1.0, 0.0, 0.0)),
-    "adaface": Loss("AdaFace", collectives={"allgather head.norms": 1}),
-    "curricularface": Loss("CurricularFace", collectives={"allreduce head.targets": 1}),
-    "magface": Loss(
-        "MagFace", collectives={"allgather head.norms": 1, "allreduce head.denominator": 3}
-    ),
+    "adaface": Loss("AdaFace"),
+    "curricularface": Loss("CurricularFace"),
+    "magface": Loss("MagFace"),
 }
 CLASS_MEANS = "<class means>"
 """``--pretrained-centers`` without a folder; no folder has such a name."""
@@ -100,29 +95,18 @@ class HeadOptions(Options):
         """The name of the loss in checkpoints: ``COMBINED`` with ``--margins``."""
         return self.loss if self.margins is None else COMBINED
 
-    @property
-    def collectives(self) -> Mapping[str, int]:
-        """The collectives of the loss: numbers per image of the global batch, by name."""
-        return LOSSES[self.loss].collectives if self.margins is None else {}
-
     def check(self) -> None:
-        """Refuse margins out of range, and those that push some targets away from their centers."""
+        """Refuse margins out of range, as those that push some targets away from their centers."""
         if self.applied_margins is None:
             return
         m1, m2, m3 = self.applied_margins
-        if m1 < 1 or not 0 <= m2 < math.pi / 2 or not 0 <= m3 < 1:
-            raise ConfigError(
-                f"--margins {m1:g},{m2:g},{m3:g} is out of range: "
-                "m1 at least 1, m2 from 0 to below pi/2, m3 from 0 to below 1; ArcFace is 1,0.5,0"
-            )
-        # cos(m1 t + m2) falls with the angle t up to pi, and rises behind it: the gradient would
+        # cos(m1 t + m2) falls with the angle t up to pi, and rises after it: the gradient would
         # push a target that is 90 degrees from its center away from it.
-        if m1 * (math.pi / 2) + m2 > math.pi:
+        falls = m1 * (math.pi / 2) + m2 <= math.pi
+        if m1 < 1 or not 0 <= m2 < math.pi / 2 or not 0 <= m3 < 1 or not falls:
             raise ConfigError(
-                f"--margins {m1:g},{m2:g},{m3:g} turns a target at 90 degrees by "
-                f"{math.degrees(m1 * math.pi / 2 + m2):.0f} degrees, and beyond 180 it is pushed "
-                "away from its center: m1 * pi/2 + m2 must be at most pi; with this m2 lower m1 to "
-                f"at most {2 - 2 * m2 / math.pi:.4g}"
+                f"--margins {m1:g},{m2:g},{m3:g} is out of range: m1 at least 1, m2 from 0 to "
+                "below pi/2, m1 * pi/2 + m2 at most pi, m3 from 0 to below 1; ArcFace is 1,0.5,0"
             )
 
 

@@ -171,10 +171,7 @@ def test_bfloat16_stays_near_the_reference(world_size, loss, scale, block_rows, 
     assert 1e-4 < of_centers <= 0.01
 
 
-@pytest.mark.parametrize("loss", NAMED_LOSSES)
-def test_every_loss_sends_what_its_row_says(loss):
-    options = HeadOptions(loss)
-
+def test_a_step_sends_what_the_plan_says():
     def rank_main(world: Any):
         sizes: dict[str, int] = {}
 
@@ -186,7 +183,7 @@ def test_every_loss_sends_what_its_row_says(loss):
         for kind in ("allgather", "allreduce"):
             setattr(world, kind, partial(recorded, kind, getattr(world, kind)))
         shape, own = (61, EMBEDDING), own_part(world)
-        head = PartialFC.create(options, shape, world, mx.cpu(), optimizer=SGD_09, seed=0)
+        head = PartialFC.create(HeadOptions(), shape, world, mx.cpu(), optimizer=SGD_09, seed=0)
         features, labels = next(make_batches(61))
         head.step(mx.nd.array(features[own]), labels[own], 0, LR)
         return sizes
@@ -198,8 +195,6 @@ def test_every_loss_sends_what_its_row_says(loss):
         "allreduce head.denominator": 2 * GLOBAL_BATCH,
         "allreduce head.gradient": GLOBAL_BATCH * EMBEDDING,
     }
-    for name, numbers in options.collectives.items():
-        expected[name] = numbers * GLOBAL_BATCH
     assert run_ranks(2, rank_main) == [expected] * 2
 
 

@@ -110,8 +110,6 @@ def test_collectives_by_hand(tmp_path: Path) -> None:
     for line, different in (
         ("", {}),
         ("--gpu --dtype float16", {"allreduce of the backbone": 2 * 900}),
-        ("--loss adaface", {"allgather head.norms": 12 * 4}),
-        ("--loss curricularface", {"allreduce head.targets": 12 * 4}),
         (f"--teacher {tmp_path}/strong,0", {"allreduce teacher.loss": 4}),
     ):
         assert face_plans.collective_bytes(small_config(line), 3, NETWORK) == {**plain, **different}
