@@ -110,16 +110,17 @@ class WorkerGroups:
         groups = self.scheme.synchronous_groups(self.assignment)
         return [self.epoch_part(count, group[0]).updates_per_epoch for group in groups]
 
-    def anew(self, speeds: Sequence[float], count: int) -> Optional[WorkerGroups]:
-        """Groups and shares of an epoch of ``count`` images, by the images/s of all workers.
+    def anew(self, speeds: Sequence[float], count: int) -> WorkerGroups:
+        """Return groups and shares of an epoch of ``count`` images, by all workers' images/s.
 
-        None if a worker was not measured, which is a speed of 0, or would have less than a batch.
+        They stay as they are if a worker was not measured, which is a speed of 0, or would have
+        less than a batch.
         """
         if min(speeds) <= 0:
-            return None
+            return self
         groups = grouping.group(speeds)
         found = self.regrouped(groups, grouping.shares(groups, speeds))
-        return found if all(found.updates(count)) else None
+        return found if all(found.updates(count)) else self
 
     def regrouped(self, groups: Any, shares: Any) -> WorkerGroups:
         """The same worker with other groups and shares."""
@@ -245,8 +246,10 @@ class ServerWorkers(Ranks):
         speeds = all_workers.allgather(own, "workers.speeds").asnumpy().tolist()
         decided = None
         if self.number == 0:
-            found = self._regrouped(here[0], speeds).assignment
-            decided = here, found.groups, found.shares
+            measured = " ".join(f"{speed:.0f}" for speed in speeds)
+            found = self._groups.anew(speeds, self._num_images)
+            _log.info("epoch %d: images/s of the workers %s: %s", here[0], measured, found)
+            decided = here, found.assignment.groups, found.assignment.shares
             self._exchange.clear_table()
         period: Period
         period, groups, shares = all_workers.broadcast_object(decided, "workers.period")
@@ -280,14 +283,3 @@ class ServerWorkers(Ranks):
         self.contributors = len(groups.partners(self.number))
         pushers = self._scheme.pushers(groups.assignment)
         self.saves = group_of(pushers, self.number) == group_of(pushers, 0)
-
-    def _regrouped(self, epoch: int, speeds: Sequence[float]) -> WorkerGroups:
-        """Groups and shares of the next period, by the workers' images/s."""
-        measured = " ".join(f"{speed:.0f}" for speed in speeds)
-        found = self._groups.anew(speeds, self._num_images)
-        kept = (
-            "groups and shares stay as they are, because a worker would read less than a batch, or "
-            "has done too little to be measured"
-        )
-        _log.info("epoch %d: images/s of the workers %s: %s", epoch, measured, found or kept)
-        return found or self._groups

@@ -255,17 +255,17 @@ def test_before_and_after_every_image_is_read_once() -> None:
     before = groups()
     assert before.updates(COUNT) == [100, 100] and read(before) == list(range(COUNT))
     after = before.anew([2010.0, 502.0, 1990.0, 500.0], COUNT)
-    assert after is not None and after.assignment.groups == ((0, 2), (1, 3))
+    assert after.assignment.groups == ((0, 2), (1, 3))
     images = read(after)
     # What is left of each share does not fill a batch; an epoch's order is another one each time.
     assert len(set(images)) == len(images) > COUNT - 4 * 10
     assert after.updates(COUNT) == [159, 40]
     again = after.anew([1000.0, 1000.0, 1000.0, 1000.0], COUNT)
-    assert again is not None and again.assignment.groups == ((0, 1, 2, 3),)
+    assert again.assignment.groups == ((0, 1, 2, 3),)
     assert again.updates(COUNT) == [100] and read(again) == list(range(COUNT))
     # Who was not measured, or would read nothing, keeps all as they are.
     for speeds in ([2000.0, 2000.0, 0.0, 500.0], [2000.0, 2000.0, 1.0, 1.0]):
-        assert groups().anew(speeds, COUNT) is None
+        assert groups().anew(speeds, COUNT) == groups()
     # Shares that were given are those of the beginning.
     shares = (Share(0, 0.4), Share(0.4, 0.8), Share(0.8, 0.9), Share(0.9, 1))
     assert groups(replace(PAIRS, shares=shares)).updates(COUNT) == [160, 40]
