@@ -52,7 +52,8 @@ def open_run(config: Config, ranks: Ranks, device: Any, request: StopRequest) ->
     ``device`` is the MXNet context on which this rank computes.
 
     Raises:
-        ConfigError: another run has the folder, or it cannot be written.
+        ConfigError: another run has the folder.
+        DataError: it cannot be written.
     """
     folder = Path(config.run.models_root)
     storage = Storage.find(folder, ranks.world)
@@ -170,8 +171,7 @@ class Run:
             parts: what a checkpoint holds, by name; the progress is added.
 
         Raises:
-            ConfigError: the folder of the run cannot be written.
-            DataError: the checkpoint is broken, or no other could be written.
+            DataError: the checkpoint is broken, or the folder of the run cannot be written.
         """
         self._parts = parts
         if self._saved and self._trains_again:

@@ -21,7 +21,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ import numpy as np
 from data.contents import find_other_host, fingerprint
 from parallel.world import World
 from runtime.errors import ConfigError, print_line
-from runtime.files import open_kept
+from runtime.files import as_data_error, open_kept
 from runtime.mxnet import mx
 
 LOCK = "run.lock"
@@ -129,16 +129,10 @@ def check_data(paths: Sequence[Path], world: World) -> None:
         raise ConfigError(f"{difference}; copy the data set from one host to the others")
 
 
-@contextmanager
-def explained(root: Path) -> Iterator[None]:
-    """Turn an ``OSError`` in the folder of a run into a ``ConfigError``."""
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(
-            f"--models-root {root} cannot be written on {os.uname().nodename} ({error.strerror}: "
-            f"{error.filename}); give a folder in which you may write"
-        ) from error
+def explained(root: Path) -> AbstractContextManager[None]:
+    """Turn an ``OSError`` in the folder of a run into a ``DataError``."""
+    what = f"--models-root {root} cannot be written on {os.uname().nodename}"
+    return as_data_error(what, "give a folder in which you may write")
 
 
 @contextmanager
@@ -146,7 +140,8 @@ def locked(root: Path) -> Iterator[None]:
     """Keep other runs out of a folder, which is made if it does not exist.
 
     Raises:
-        ConfigError: another run uses the folder, or it cannot be written.
+        ConfigError: another run uses the folder.
+        DataError: it cannot be written.
     """
     with explained(root):
         root.mkdir(parents=True, exist_ok=True)

@@ -176,7 +176,7 @@ def test_a_broken_checkpoint_is_logged_and_the_one_before_is_used(tmp_path, capl
         find(tmp_path, last)
     with monkeypatch.context() as change:
         change.setattr(Path, "rename", Mock(side_effect=PermissionError(13, "not allowed")))
-        with pytest.raises(ConfigError, match="--models-root .* cannot be written .*not allowed"):
+        with pytest.raises(DataError, match="--models-root .* cannot be written .*not allowed"):
             find(tmp_path)
     assert find(tmp_path, before) == find(tmp_path, ranks=3) == before.name
     assert "BROKEN CHECKPOINT" in caplog.text and "rank-0001.bin" in caplog.text

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from partial_fc.shard import Shard
-from runtime.errors import ConfigError, DataError
+from runtime.errors import DataError
 from runtime.state import OWN, REPLICATED, SHARDED, Saved, State, Stateful, Stored
 from tests.support.thread_world import ThreadWorld, run_ranks
 from tests.training.checkpoint.test_files import killed_at, names
@@ -277,5 +277,5 @@ def test_ranks_find_out_who_has_the_same_folder(groups: str, tmp_path: Path) -> 
         assert found.is_spread == (groups != "000")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="file/models cannot be written on "):
+    with pytest.raises(DataError, match="file/models cannot be written on "):
         run_ranks(2, lambda world: Storage.find(tmp_path / "file/models", world))

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from evaluation.verification import VerificationResult
-from runtime.errors import ConfigError, DataError
+from runtime.errors import DataError
 from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
 from tests.training.log.test_files import no_file_above
 from training.log import run_log
@@ -177,7 +177,7 @@ def test_the_exception_that_ends_a_run_is_in_its_log_file(tmp_path: Path) -> Non
         assert said in written and said not in run.screen.getvalue()
     assert f"rank 0 of 2, files in {tmp_path}" in written
     for rank in (0, 1):
-        with pytest.raises(ConfigError, match="--models-root .*/metrics.jsonl/run cannot be wr"):
+        with pytest.raises(DataError, match="--models-root .*/metrics.jsonl/run cannot be wr"):
             LoggedRun(tmp_path / "metrics.jsonl" / "run", rank=rank)
 
 
