@@ -32,7 +32,7 @@ from parallel.world import PLAIN, HorovodWorld, LoneWorld, World
 from runtime.mxnet import mx
 from runtime.stopwatch import Stopwatch
 from training.config.images import HOROVOD
-from training.config.schedule import OptimizerOptions
+from training.config.options import OptimizerOptions
 from training.update.optimizer import BackboneOptimizer, Optimizer, ServerOptimizer
 
 WARM_UP_UPDATES = 2

@@ -28,7 +28,7 @@ from partial_fc.head import TYPES, PartialFC
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
 from runtime.mxnet import mx
-from training.config.schedule import OptimizerOptions
+from training.config.options import OptimizerOptions
 from training.update.optimizer import BackboneOptimizer
 
 LEARNING_RATE = 1e-3

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from data.batches.position import EpochPlan
 from runtime.stopwatch import WAITING
-from training.config.schedule import Schedule
+from training.config.options import Schedule
 from training.log.run_log import RunLog
 
 _log = logging.getLogger(__name__)

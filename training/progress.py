@@ -19,7 +19,7 @@ from typing_extensions import override
 from data.batches.loader import Loader
 from data.batches.position import EpochPlan, Position
 from runtime.state import Saved, State, Stateful
-from training.config.schedule import ScheduleOptions
+from training.config.options import ScheduleOptions
 
 
 @dataclass(frozen=True)

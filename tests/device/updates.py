@@ -34,7 +34,7 @@ from runtime.mxnet import mx
 from runtime.stopwatch import Stopwatch
 from training.config.faces import FaceConfig
 from training.config.images import ImageConfig
-from training.config.schedule import OptimizerOptions
+from training.config.options import OptimizerOptions
 from training.update.classify_step import ClassifyStep, EpochCounts, SoftTargets
 from training.update.face_step import FaceStep
 from training.update.gradients import FiniteGuard

@@ -20,7 +20,7 @@ from partial_fc.options import HeadOptions
 from runtime.mxnet import mx
 from tests.support.launch import finish, ranks
 from tests.training.checkpoint.test_resume import make_backbone
-from training.config.schedule import OptimizerOptions
+from training.config.options import OptimizerOptions
 from training.update.face_step import FaceStep, Teacher
 from training.update.optimizer import BackboneOptimizer
 

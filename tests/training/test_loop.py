@@ -14,7 +14,7 @@ from runtime.mxnet import mx
 from runtime.stopwatch import WAITING, Stopwatch
 from tests.support.parameters import SavedValues
 from training.config.faces import parse
-from training.config.schedule import POLY, SCHEDULES, FaceScheduleOptions, Schedule
+from training.config.options import POLY, SCHEDULES, FaceScheduleOptions, Schedule
 from training.loop import Every, Updates, fit
 from training.progress import Progress
 

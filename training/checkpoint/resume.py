@@ -24,7 +24,7 @@ from runtime.options import option
 from training.checkpoint import files, layout
 from training.checkpoint.layout import Part, RankFile
 from training.checkpoint.reader import Checkpoint, SavedRun
-from training.config.run import ANYWAY, AUTO, NEVER
+from training.config.options import ANYWAY, AUTO, NEVER
 from training.run_folder import Storage, explained
 
 _log = logging.getLogger(__name__)

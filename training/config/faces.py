@@ -22,11 +22,13 @@ from runtime import command_line, options, porting
 from runtime.errors import ConfigError
 from runtime.options import COUNT, Options, name, number
 from training.config import presets
-from training.config.run import DryRunOptions, FaceRunOptions, default_folder
-from training.config.schedule import (
+from training.config.options import (
     RIVALS,
+    DryRunOptions,
+    FaceRunOptions,
     FaceScheduleOptions,
     OptimizerOptions,
+    default_folder,
     with_schedule,
 )
 

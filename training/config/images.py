@@ -17,21 +17,19 @@ from parallel.parameter_server.assignment import SCHEMES
 from runtime import command_line, environment, options, porting
 from runtime.errors import ConfigError
 from runtime.options import COUNT, POSITIVE, POSITIVE_COUNT, Options, Range, name, number
-from training.config.presets import RECIPES
-from training.config.run import (
+from training.config.options import (
     AGAIN,
     ANYWAY,
     AUTO,
-    ImageRunOptions,
-    PlanOptions,
-    default_folder,
-)
-from training.config.schedule import (
     RIVALS,
+    ImageRunOptions,
     ImageScheduleOptions,
     OptimizerOptions,
+    PlanOptions,
+    default_folder,
     with_schedule,
 )
+from training.config.presets import RECIPES
 
 SYNONYMS: Mapping[str, str] = {
     "--num-epoch": "--epochs",

@@ -12,7 +12,7 @@ from parallel.world import World
 from runtime.errors import StopRequest
 from runtime.mxnet import mx
 from runtime.stopwatch import COMMUNICATION
-from training.config.schedule import Schedule
+from training.config.options import Schedule
 from training.log.run_log import Throughput
 from training.log.watchdog import Others
 from training.progress import Progress

@@ -29,7 +29,7 @@ from runtime.errors import StopRequest
 from runtime.mxnet import mx
 from runtime.stopwatch import Stopwatch
 from training.config.images import HOROVOD, ImageConfig
-from training.config.schedule import Schedule
+from training.config.options import Schedule
 from training.exchange.ranks import Period, Ranks, agreed_stop, own_speed
 from training.log.run_log import Throughput
 from training.log.watchdog import Others

@@ -27,7 +27,7 @@ import numpy as np
 
 from runtime.mxnet import mx
 from runtime.state import Saved
-from training.config.schedule import OptimizerOptions
+from training.config.options import OptimizerOptions
 from training.update import rules
 from training.update.gradients import Reduced, device_factor, finite_flag
 

@@ -17,7 +17,7 @@ from runtime.devices import is_host
 from runtime.mxnet import mx
 from runtime.state import REPLICATED, Saved, State, Stateful, Stored
 from runtime.stopwatch import COMMUNICATION, Stopwatch
-from training.config.schedule import OptimizerOptions
+from training.config.options import OptimizerOptions
 from training.update import rules
 from training.update.gradients import Reduced, clip, judge
 from training.update.mixed_precision import MixedPrecisionUpdates

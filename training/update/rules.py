@@ -29,7 +29,7 @@ from runtime.devices import is_host
 from runtime.kernels import array_at, inlined, parallel_kernel, prange, product_of
 from runtime.mxnet import mx
 from runtime.ndarray import addresses
-from training.config.schedule import OptimizerOptions
+from training.config.options import OptimizerOptions
 
 _BETA1 = 0.9
 _BETA2 = 0.999

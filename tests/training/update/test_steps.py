@@ -33,7 +33,7 @@ from tests.support.thread_world import ThreadWorld, run_ranks
 from training import face_data
 from training.config.faces import TeacherOptions
 from training.config.images import LossOptions
-from training.config.schedule import OptimizerOptions
+from training.config.options import OptimizerOptions
 from training.loop import Updates, fit
 from training.update.classify_step import ClassifyStep, EpochCounts, SoftTargets
 from training.update.face_step import FaceStep, Teacher
