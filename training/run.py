@@ -29,8 +29,7 @@ from training.checkpoint.reader import SavedPart, SavedRun
 from training.checkpoint.writer import Checkpointer
 from training.exchange.ranks import Ranks
 from training.log.run_log import RunLog
-from training.loop import Every, Step, Updates, fit
-from training.progress import Progress
+from training.loop import Every, Progress, Step, Updates, fit
 from training.run_folder import Storage
 
 if TYPE_CHECKING:

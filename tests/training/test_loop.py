@@ -15,8 +15,7 @@ from runtime.stopwatch import WAITING, Stopwatch
 from tests.support.parameters import SavedValues
 from training.config.faces import parse
 from training.config.options import POLY, SCHEDULES, FaceScheduleOptions, Schedule
-from training.loop import Every, Updates, fit
-from training.progress import Progress
+from training.loop import Every, Progress, Updates, fit
 
 
 def log_of(events) -> MagicMock:

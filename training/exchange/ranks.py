@@ -15,7 +15,7 @@ from runtime.stopwatch import COMMUNICATION
 from training.config.options import Schedule
 from training.log.run_log import Throughput
 from training.log.watchdog import Others
-from training.progress import Progress
+from training.loop import Progress
 
 Period = tuple[int, int]
 """The first epoch after a rebalancing, and the number of updates before it.

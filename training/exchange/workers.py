@@ -33,7 +33,7 @@ from training.config.options import Schedule
 from training.exchange.ranks import Period, Ranks, agreed_stop, own_speed
 from training.log.run_log import Throughput
 from training.log.watchdog import Others
-from training.progress import Progress
+from training.loop import Progress
 from training.run_folder import check_data
 from training.update.optimizer import BackboneOptimizer, Optimizer, ServerOptimizer
 
