@@ -143,9 +143,8 @@ def _refusal(found: _Found, storage: Storage) -> DataError:
         + layout.rsync([hosts[rank] for rank in ranks], found.paths.get(first, any_path))
         for first, ranks in found.lacks(storage).items()
     ]
-    others = f"; and so do {len(remedies) - 3} other hosts" if len(remedies) > 3 else ""
     return DataError(
-        f"{found.title} is on other hosts than this run: {'; '.join(remedies[:3])}{others}; or "
+        f"{found.title} is on other hosts than this run: {'; '.join(remedies)}; or "
         "start as many ranks on the same hosts in the same order, or anew with --resume never"
     )
 
