@@ -125,3 +125,8 @@ class ClassifierOptions(NetworkOptions):
         classifiers.check(self.model)
         if self.pretrained is not None:
             split_checkpoint("pretrained", self.pretrained)
+            if self.last_gamma:
+                raise ConfigError(
+                    f"--last-gamma and --pretrained {self.pretrained} exclude each other: units "
+                    "that are trained are not to begin as the identity; leave one of them out"
+                )

@@ -112,6 +112,10 @@ def test_options_that_are_taken(tmp_path: Path) -> None:
     BackboneOptions(pretrained=f"{tmp_path}/a,b,12", net_output="E").check()
     assert split_checkpoint("pretrained", f"{tmp_path}/a,b,12") == (f"{tmp_path}/a,b", 12)
     BackboneOptions(sync_bn=True).check()
+    # Units that are trained do not begin as the identity.
+    options = ClassifierOptions(model="ResNet18", pretrained=f"{tmp_path}/a,b,12", last_gamma=True)
+    with pytest.raises(ConfigError, match="--last-gamma and --pretrained .*a,b,12 exclude"):
+        options.check()
     assert BackboneOptions(network="r50", net_output="FC").other_output is None
     assert BackboneOptions(network="mbf", net_output="FC").other_output == "FC"
 
