@@ -83,8 +83,8 @@ def describe(config: FaceConfig) -> str:
     network, limit = network_size(config), memory_limit(config, world_size)
     not_counted = ["the memory and the collectives of --sync-bn"] * config.backbone.sync_bn
     not_counted += ["the memory of --teacher"] * (config.teacher.teacher is not None)
-    if config.head.applied_margins is None:
-        not_counted.append(f"a number for each image that --loss {config.head.loss} exchanges")
+    adapts = config.head.applied_margins is None
+    not_counted += [f"the norms or cosines that --loss {config.head.loss} exchanges"] * adapts
     return render(
         {
             "device": "gpu" if config.dry_run.gpu else "cpu",
