@@ -174,7 +174,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path):
     try:
         assert_one_line(
             train_stored(models, *store, status=2),
-            f"--center-store {disk / 'centers'} cannot be read or written (No space",
+            f"--center-store {disk / 'centers'} cannot be read or written: No space",
             "see to its disk and start again: the run goes on from its last checkpoint",
         )
         last = sorted((models / "checkpoints").glob("update-*"))[-1]

@@ -21,7 +21,7 @@ from partial_fc.shard import ENTRY, RowState
 from partial_fc.store.records import Index, Records, layout_of
 from partial_fc.store.undo import logs
 from runtime.errors import ConfigError, DataError
-from runtime.files import create, open_kept, read_file, write_atomically
+from runtime.files import as_data_error, create, open_kept, read_file, write_atomically
 from runtime.state import Saved
 
 FILE_NAME = "store.json"
@@ -129,11 +129,6 @@ class Header:
             return f"{self.classes:,} classes"
         return f"classes {self.first:,} to {self.last - 1:,} of {self.classes:,}"
 
-    @property
-    def content(self) -> str:
-        """The rows that are here, in words."""
-        return f"{self.span} with {self.embedding} numbers and {', '.join(self.states)}"
-
     def records(self, file: int, index: Index) -> Records:
         """Return the records of the store in a file that is open."""
         layout = layout_of(self.embedding, self.states)
@@ -197,8 +192,9 @@ def prepare(folder: Path, wanted: Header) -> None:
         fits = found.first <= wanted.first and wanted.last <= found.last
         if model != (wanted.classes, wanted.embedding, wanted.states) or not fits:
             raise ConfigError(
-                f"--center-store {folder} holds other centers, {found.content} there and "
-                f"{wanted.content} here; use the same options and hosts, or give another folder"
+                f"--center-store {folder} holds {found.span} of {found.embedding} numbers with "
+                f"{', '.join(found.states)}, not {wanted.span} of {wanted.embedding} with "
+                f"{', '.join(wanted.states)}; use the same options and hosts, or another folder"
             )
         return
     # No checkpoint needs what a run that has ended has left.
@@ -220,15 +216,12 @@ def remove_logs(folder: Path) -> None:
 @contextmanager
 def explained(folder: Path) -> Iterator[None]:
     """One line about the store, whatever is wrong with it."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"--center-store {folder} cannot be read or written ({error.strerror}); see "
-            "to its disk and start again: the run goes on from its last checkpoint"
-        ) from error
-    except DataError as error:
-        raise DataError(f"--center-store {folder}: {error}") from error
+    remedy = "see to its disk and start again: the run goes on from its last checkpoint"
+    with as_data_error(f"--center-store {folder} cannot be read or written", remedy):
+        try:
+            yield
+        except DataError as error:
+            raise DataError(f"--center-store {folder}: {error}") from error
 
 
 def _checksum(about: Mapping[str, Any]) -> int:

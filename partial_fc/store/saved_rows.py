@@ -92,17 +92,16 @@ class SavedRows(ExitStack):
             self._records.read(Part(arrays, classes[current], current))
             images = np.empty((logged.size, self._records.words), np.uint32)
             for image, one in zip(images, classes[logged]):
-                log, place = self._logs[self._sources[one] - 1], int(self._offsets[one])
-                image[:] = np.frombuffer(os.pread(log, image.nbytes, place), np.uint32)
+                log = self._logs[self._sources[one] - 1]
+                log.seek(self._offsets[one])
+                image[:] = np.frombuffer(log.read(image.nbytes), np.uint32)
             self._records.unpack(images, Part(arrays, classes[logged], logged))
         return arrays
 
     def _find_changes(self, update: int, opened: ExitStack) -> None:
         """Find the rows that have changed since the checkpoint, in the oldest log that has each."""
         paths = [path for _, path in logs(self._folder)]
-        self._logs = [open_descriptor(path) for path in paths]
-        for log in self._logs:
-            opened.callback(os.close, log)
+        self._logs = [opened.enter_context(open_regular(path)) for path in paths]
         # The log that has each class's row, from 1, and the place in it. Zeros take no memory.
         self._sources = np.zeros(self.header.classes, np.int32)
         self._offsets = np.zeros(self.header.classes, np.int64)

@@ -182,7 +182,7 @@ def test_stores_of_two_hosts(tmp_path: Path) -> None:
     with SavedRows(folders[0], origin, UPDATE) as rows:
         assert rows.verify()
     for folder, there in zip(folders, ("0 to 749", "250 to 999")):
-        other = pytest.raises(ConfigError, match=f"classes {there} of 1,000 .* there and 1,000")
+        other = pytest.raises(ConfigError, match=f"classes {there} of 1,000 .* not 1,000")
         with other, runs.stored(runs.LONE, folder):
             pass
     # Copies: each has more classes than its ranks.
