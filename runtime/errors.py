@@ -204,11 +204,12 @@ def _cut_file() -> str:
     """Return the path of a mapped file that is shorter than what is mapped of it, see proc(5)."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
-            span, _, offset, _, _, *path = line.rstrip("\n").split(None, 5)
+            span, access, offset, _, _, *path = line.rstrip("\n").split(None, 5)
             start, stop = (int(word, 16) for word in span.split("-"))
             last_page = int(offset, 16) + stop - start - mmap.PAGESIZE
             with suppress(OSError):
-                if path and os.stat(path[0]).st_size <= last_page:
+                # Libraries have gaps that nobody can read, which may reach beyond their files.
+                if path and access[0] == "r" and os.stat(path[0]).st_size <= last_page:
                     return path[0]
     return "a mapped file"
 
