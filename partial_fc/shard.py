@@ -177,9 +177,19 @@ def draw_distinct(generator: np.random.Generator, population: int, count: int) -
         missing = count - distinct.size
         draws = int(-population * np.log1p(-missing / (free + 1)) * 1.02) + 16
         fresh = generator.integers(population, size=draws, dtype=np.int64)
-        distinct = np.unique(np.concatenate([distinct, fresh]))
+        distinct = _sorted_distinct(np.concatenate([distinct, fresh]), population)
     surplus = distinct.size - count
     if surplus:
         dropped = generator.choice(distinct.size, surplus, replace=False, shuffle=False)
         distinct = np.delete(distinct, dropped)
     return distinct
+
+
+def _sorted_distinct(values: Int64Array, population: int) -> Int64Array:
+    """Return the distinct ones of numbers below ``population``, sorted."""
+    if population > 64 * values.size:
+        return np.unique(values)
+    # It takes the processors from the operators of the step for half of the time of a sort.
+    marks = np.zeros(population, np.bool_)
+    marks[values] = True
+    return np.flatnonzero(marks)
