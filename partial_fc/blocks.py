@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from partial_fc.bfloat16 import widened
 from partial_fc.rows.interface import Logits
+from runtime.kernels import parallel_kernel, prange
 from runtime.mxnet import mx
-from runtime.ndarray import BFLOAT16, invoke
+from runtime.ndarray import BFLOAT16, invoke, queue
 
 # The rows of a block in bfloat16: between 1,000 and 4,000 the products take the same time.
 BLOCK_ROWS = 2048
@@ -130,9 +132,22 @@ class Products:
         self._multiplied = []
         if self._dtype == np.float32:
             return self._shares_NBD[0]
-        return mx.nd.sum(mx.nd.amp_cast(self._shares_NBD, dtype="float32"), axis=0)
+        # MXNet's sum along an axis takes twenty times as long.
+        sum_BD = mx.nd.empty(self._shares_NBD.shape[1:])
+        queue(_sum_shares, self._shares_NBD, sum_BD, writes=[sum_BD])
+        return sum_BD
 
     def rows_gradient(self, block: Block) -> None:
         """Compute ``block.gradient_KD = weightsᵀ · features``."""
         result_BK = self._transposed[len(block.gradient_KD)]
         mx.autograd.backward([result_BK], [block.logits_BK.detach()], retain_graph=True)
+
+
+@parallel_kernel
+def _sum_shares(shares, total):  # type: ignore[no-untyped-def]
+    for b in prange(total.shape[0]):
+        for d in range(total.shape[1]):
+            total[b, d] = widened(shares[0, b, d])
+        for n in range(1, shares.shape[0]):
+            for d in range(total.shape[1]):
+                total[b, d] += widened(shares[n, b, d])

@@ -237,7 +237,7 @@ class PartialFC(Stateful):
             update_centers()
         start = self._world.rank * features.shape[0]
         own = slice(start, start + features.shape[0])
-        gradient_bD = _projected(gradient_BD[own], units_bD, inverse_norms_b1)
+        gradient_bD = self.rows.project(gradient_BD[own], units_bD, inverse_norms_b1)
         if radial_B1 is not None:
             gradient_bD = gradient_bD + mx.nd.broadcast_mul(units_bD, radial_B1[own])
         # All is queued: the next sample is drawn while it runs.
@@ -324,10 +324,3 @@ class PartialFC(Stateful):
         labels_b = array_of(labels, np.int64)
         gathered: NDArray[np.int64] = self._world.allgather(labels_b, "head.labels").asnumpy()
         return gathered
-
-
-def _projected(gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:
-    """The gradient with respect to features, from that with respect to their unit vectors."""
-    radial_b1 = mx.nd.sum(gradient_bD * units_bD, axis=1, keepdims=True)
-    tangent_bD = gradient_bD - mx.nd.broadcast_mul(units_bD, radial_b1)
-    return mx.nd.broadcast_mul(tangent_bD, inverse_norms_b1)

@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from partial_fc.bfloat16 import widened
 from partial_fc.shard import STATES, RowState
-from runtime.kernels import parallel_kernel, prange, prefetch_row, product_of
+from runtime.kernels import PART, parallel_kernel, prange, prefetch, product_of
 from runtime.mxnet import mx
 
 # Arrays by name: "centers" and those of ``partial_fc.shard.STATES``; on the host, on a device.
@@ -158,17 +158,20 @@ def _sgd(centers, momenta, rows, inverse_norms, gradient, rates):  # type: ignor
     lr, momentum, weight_decay = rates
     for s in prange(rows.size):
         ahead = min(s + 2, rows.size - 1)
-        prefetch_row(centers, rows[ahead])
-        prefetch_row(momenta, rows[ahead])
-        prefetch_row(gradient, ahead)
-        inverse, slope = inverse_norms[s], gradient[s]
-        center, velocity = centers[rows[s]], momenta[rows[s]]
-        radial = product_of(slope, center) * inverse
-        for d in range(center.size):
-            unit = center[d] * inverse
-            step = inverse * (widened(slope[d]) - radial * unit) + weight_decay * center[d]
-            velocity[d] = momentum * velocity[d] - lr * step
-            center[d] += velocity[d]
+        row, inverse = rows[s], inverse_norms[s]
+        radial = product_of(gradient[s], centers[row]) * inverse
+        for start in range(0, centers.shape[1], PART):
+            stop = start + PART
+            prefetch(centers, rows[ahead], start, stop)
+            prefetch(momenta, rows[ahead], start, stop)
+            prefetch(gradient, ahead, start, stop)
+            center, velocity = centers[row, start:stop], momenta[row, start:stop]
+            slope = gradient[s, start:stop]
+            for d in range(center.size):
+                unit = center[d] * inverse
+                step = inverse * (widened(slope[d]) - radial * unit) + weight_decay * center[d]
+                velocity[d] = momentum * velocity[d] - lr * step
+                center[d] += velocity[d]
 
 
 @parallel_kernel
@@ -179,24 +182,27 @@ def _adam(centers, states, rows, inverse_norms, gradient, rates):  # type: ignor
     first_rest, second_rest = np.float32(beta1), np.float32(beta2)
     for s in prange(rows.size):
         ahead = min(s + 2, rows.size - 1)
-        prefetch_row(centers, rows[ahead])
-        prefetch_row(first_moments, rows[ahead])
-        prefetch_row(second_moments, rows[ahead])
-        prefetch_row(gradient, ahead)
-        row, inverse, slope = rows[s], inverse_norms[s], gradient[s]
-        center, first, second = centers[row], first_moments[row], second_moments[row]
-        radial = product_of(slope, center) * inverse
+        row, inverse = rows[s], inverse_norms[s]
+        radial = product_of(gradient[s], centers[row]) * inverse
         counts[row] += 1
         steps = counts[row]
         # Once for a row and in float64, where 1 - beta2^t keeps its digits.
         rate = np.float32(lr / (1.0 - beta1**steps))
         correction = np.float32(1.0 / np.sqrt(1.0 - beta2**steps))
-        for d in range(center.size):
-            unit = center[d] * inverse
-            step = inverse * (widened(slope[d]) - radial * unit) + decay * center[d]
-            first[d] = first_rest * first[d] + first_share * step
-            second[d] = second_rest * second[d] + second_share * step * step
-        # A loop of its own: LLVM vectorizes none over five arrays of which it writes three.
-        for d in range(center.size):
-            root = np.sqrt(second[d]) * correction + epsilon
-            center[d] = kept * center[d] - rate * first[d] / root
+        for start in range(0, centers.shape[1], PART):
+            stop = start + PART
+            prefetch(centers, rows[ahead], start, stop)
+            prefetch(first_moments, rows[ahead], start, stop)
+            prefetch(second_moments, rows[ahead], start, stop)
+            prefetch(gradient, ahead, start, stop)
+            center, slope = centers[row, start:stop], gradient[s, start:stop]
+            first, second = first_moments[row, start:stop], second_moments[row, start:stop]
+            for d in range(center.size):
+                unit = center[d] * inverse
+                step = inverse * (widened(slope[d]) - radial * unit) + decay * center[d]
+                first[d] = first_rest * first[d] + first_share * step
+                second[d] = second_rest * second[d] + second_share * step * step
+            # A loop of its own: LLVM vectorizes none over five arrays of which it writes three.
+            for d in range(center.size):
+                root = np.sqrt(second[d]) * correction + epsilon
+                center[d] = kept * center[d] - rate * first[d] / root

@@ -175,15 +175,20 @@ def _prefetch(context: Any, array: Any, row: Any, column: Any) -> Any:
     return types.none(array, types.intp, types.intp), generate
 
 
+# The numbers that are requested together where a kernel goes through several arrays.
+PART = 128
+
+
 @inlined
-def prefetch_row(array, row):  # type: ignore[no-untyped-def]
-    """Request a row of a matrix before it is needed, in a kernel.
+def prefetch(array, row, start, stop):  # type: ignore[no-untyped-def]
+    """Request columns of a row of a matrix before they are needed, in a kernel.
 
     Where rows lie far apart, the processor does not find out by itself which is the next, and one
     core waits for memory half of the time. The next row but one is the best to request: of the next
-    one, the last part would still be on its way.
+    one, the last part would still be on its way. A core waits for some twenty cache lines at once,
+    so rows of several arrays are requested in parts, between those that are worked on.
     """
-    for column in range(0, array.shape[1], _CACHE_LINE // array.itemsize):
+    for column in range(start, min(stop, array.shape[1]), _CACHE_LINE // array.itemsize):
         _prefetch(array, row, column)
 
 
@@ -221,9 +226,18 @@ def _lanes_on_stack(context: Any) -> Any:
 
 
 @inlined
+def new_lanes():  # type: ignore[no-untyped-def]
+    """Return ``LANES`` float32 numbers, in a kernel, where LLVM knows that no other array has them.
+
+    So it keeps them in registers while it writes to others.
+    """
+    return numba.carray(_lanes_on_stack(), (LANES,), np.float32)
+
+
+@inlined
 def product_of(first, second):  # type: ignore[no-untyped-def]
     """Return the inner product of two vectors of one length, in a kernel: float32."""
-    lanes = numba.carray(_lanes_on_stack(), (LANES,), np.float32)
+    lanes = new_lanes()
     lanes[:] = np.float32(0.0)
     whole = first.size // LANES * LANES
     for start in range(0, whole, LANES):

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from partial_fc.shard import Sample, Shard
 from partial_fc.store.header import STORE
 from runtime.errors import DataError
+from runtime.mxnet import mx
 from runtime.state import SHARDED, Saved, State, Stored
 
 Array = NDArray[np.float32]
@@ -154,6 +155,12 @@ class Rows(Protocol):
 
     def set_targets(self, logits: Logits, placed: Placed, values_B: Any) -> None:
         """Replace the entries of targets that belong to this rank, in place."""
+
+    def project(self, gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:
+        """Return the gradient [b, D] with respect to vectors, from that of their unit vectors."""
+        radial_b1 = mx.nd.sum(gradient_bD * units_bD, axis=1, keepdims=True)
+        tangent_bD = gradient_bD - mx.nd.broadcast_mul(units_bD, radial_b1)
+        return mx.nd.broadcast_mul(tangent_bD, inverse_norms_b1)
 
     def export(self) -> dict[str, NDArray[Any]]:
         """The arrays "centers" [C, D] and the optimizer's states, once the updates have run.

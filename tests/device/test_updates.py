@@ -27,7 +27,7 @@ Kind = Union[type[FaceUpdates], type[ClassifierUpdates]]
 # bend, which moved a beta by 4 %; a momentum that is not added moves it by half.
 TOLERANCES = (3e-5, 0.1)
 # Of Adam's first step for a gradient near zero, at a learning rate of 1e-3.
-ROUNDING = 3e-5
+ROUNDING = 1e-4
 # Its gradient is rounding alone: the BatchNorm behind it takes the mean away.
 WITHOUT_EFFECT = "pre_fc1_bias"
 
