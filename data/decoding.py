@@ -210,12 +210,13 @@ def _broken(reason: str) -> BrokenRecordError:
 
 
 def _decode(payload: Payload, flags: int) -> Image:
-    beginning = bytes(payload[:2])
+    payload = bytes(payload)
+    beginning = payload[:2]
     if beginning == _PNG:
-        payload = _bounded_png(bytes(payload))
+        payload = _bounded_png(payload)
     if beginning == _BMP and _has_other_masks(payload):
         raise _broken("it is a BMP whose colors lie in an unusual order")
-    if beginning == _JPEG and _has_many_scans(bytes(payload)):
+    if beginning == _JPEG and _has_many_scans(payload):
         raise _broken(f"it is a JPEG of more than {_MAX_SCANS} scans")
     try:
         image: Optional[Image] = cv2.imdecode(np.frombuffer(payload, np.uint8), flags)
@@ -276,7 +277,8 @@ def _has_other_masks(bmp: Payload) -> bool:
 def _has_many_scans(jpeg: bytes) -> bool:
     # The thumbnail in a segment, and a film after the end, are not decoded.
     place, scans = len(_JPEG), 0
-    if jpeg.count(_SCAN) > _MAX_SCANS:
+    # One byte is counted in half of the time.
+    if jpeg.count(_SCAN_MARKER) > _MAX_SCANS and jpeg.count(_SCAN) > _MAX_SCANS:
         while scans <= _MAX_SCANS and (found := _MARKER.search(jpeg, place)):
             place = found.end()
             marker = jpeg[place - 1]

@@ -180,7 +180,9 @@ class Faces(TransformedImages):
                 f"{self.dataset.where(index)}: its label is {label}, which --min-images leaves "
                 "out, but its identity record says another class"
             )
-        return fit_to(image, self.dataset.image_size, self.dataset.where(index)), number
+        if image.shape[:2] != self.dataset.image_size:
+            image = fit_to(image, self.dataset.image_size, self.dataset.where(index))
+        return image, number
 
     def of_classes(self, start: int, stop: int) -> Iterator[NDArray[np.int64]]:
         """Yield the images of the classes ``[start, stop)``, by their new numbers, in pieces."""

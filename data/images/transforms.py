@@ -12,7 +12,6 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Optional
 
 import cv2
@@ -208,27 +207,32 @@ class Augmentation(Unchanged):
 
         That of ``mirror``, which has no option, is the share of the images that are mirrored.
         """
-        self._strengths = {name: strengths[name] for name in _CHANGES if strengths.get(name)}
+        self._names = [name for name in _CHANGES if strengths.get(name)]
+        # Of each change its strength, if it is of every image, and the place of its numbers.
+        self._steps: list[tuple[Callable[..., Image], float, bool, int, int]] = []
+        place = 0
+        for name in self._names:
+            change, count = _CHANGES[name]
+            is_of_all = name in _OF_EVERY_IMAGE
+            self._steps.append((change, strengths[name], is_of_all, place, place + count))
+            place += count
 
     @override
     def draw(self, seed: Sequence[int], count: int) -> NDArray[Any]:
         columns = [
-            np.random.default_rng((*seed, zlib.crc32(name.encode()))).random((count, numbers))
-            for name, (_, numbers) in _CHANGES.items()
-            if name in self._strengths
+            np.random.default_rng((*seed, zlib.crc32(name.encode()))).random((count, stop - start))
+            for name, (*_, start, stop) in zip(self._names, self._steps)
         ]
         return np.hstack([np.empty((count, 0)), *columns])
 
     @override
     def apply(self, image: Image, draws: NDArray[Any]) -> Image:
-        numbers = iter(draws.tolist())
-        for name, strength in self._strengths.items():
-            change, count = _CHANGES[name]
-            first, *others = islice(numbers, count)
-            if name in _OF_EVERY_IMAGE:
-                image = change(image, strength, first, *others)
-            elif first < strength:
-                image = change(image, *others)
+        numbers = draws.tolist()
+        for change, strength, is_of_all, start, stop in self._steps:
+            if is_of_all:
+                image = change(image, strength, *numbers[start:stop])
+            elif numbers[start] < strength:
+                image = change(image, *numbers[start + 1 : stop])
         return image
 
 
