@@ -91,7 +91,7 @@ class Updates:
 
 @dataclass(frozen=True)
 class Progress(Stateful):
-    """Where a run begins in its data, and how long it is.
+    """The place of a run in its data, and the length of the run.
 
     Attributes:
         epoch_plan: where each update begins in the data.

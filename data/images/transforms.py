@@ -208,7 +208,7 @@ class Augmentation(Unchanged):
         That of ``mirror``, which has no option, is the share of the images that are mirrored.
         """
         self._names = [name for name in _CHANGES if strengths.get(name)]
-        # Of each change its strength, if it is of every image, and the place of its numbers.
+        # For each change: its strength, True if it changes every image, its columns of the draws.
         self._steps: list[tuple[Callable[..., Image], float, bool, int, int]] = []
         place = 0
         for name in self._names:

@@ -5,7 +5,7 @@ Shapes: see ``partial_fc.rows.interface``.
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +30,11 @@ from runtime.kernels import (
     LANES,
     inlined,
     new_lanes,
-    overload,
     parallel_kernel,
     prange,
     prefetch,
     product_of,
     sum_of,
-    types,
 )
 from runtime.mxnet import mx
 from runtime.ndarray import array_of, queue, settle
@@ -167,10 +165,8 @@ def _entries(logits: Logits, columns_B: Int64Array) -> Int64Array:
     return entries_B
 
 
-def _numbers_of(rules: Negatives, batch: int) -> Optional[tuple[np.float32, Any, Any, np.float32]]:
-    """Return limit, thresholds [B], hardness [1] and inverse scale; None: the kernel needs none."""
-    if rules.curriculum is None and rules.limit >= NEVER:
-        return None
+def _numbers_of(rules: Negatives, batch: int) -> tuple[np.float32, Any, Any, np.float32]:
+    """The limit, thresholds [B], hardness [1] and inverse scale of the kernel."""
     thresholds_B, hardness = np.full(batch, NEVER, np.float32), np.zeros(1, np.float32)
     if rules.curriculum is not None:
         thresholds_B, hardness = rules.curriculum
@@ -217,61 +213,20 @@ def _exp(x):  # type: ignore[no-untyped-def]
     return np.float32(0.0) if x < np.float32(-87.0) else value
 
 
-# Without rules, whose arithmetic takes a quarter of the pass over the logits, a kernel is compiled
-# without it.
+@inlined
+def _ruled(logit, rule):  # type: ignore[no-untyped-def]
+    """A logit after the rules of its sample."""
+    limit, threshold, hardness, inverse_scale = rule
+    value = logit * (hardness + logit * inverse_scale) if logit > threshold else logit
+    return np.float32(LEFT_OUT) if logit > limit else value
 
 
-def _rule_of(rules: Any, b: Any) -> Any:
-    """Return the rule of a sample, in a kernel; None without rules."""
-    raise NotImplementedError("compiled only")
-
-
-@overload(_rule_of)
-def _compiled_rule_of(rules, b):  # type: ignore[no-untyped-def]
-    if rules is types.none:
-        return lambda rules, b: None
-
-    def rule_of(rules, b):  # type: ignore[no-untyped-def]
-        limit, thresholds, hardness, inverse_scale = rules
-        return limit, thresholds[b], hardness[0], inverse_scale
-
-    return rule_of
-
-
-def _ruled(logit: Any, rule: Any) -> Any:
-    """Return a logit after the rule of its sample, in a kernel."""
-    raise NotImplementedError("compiled only")
-
-
-@overload(_ruled)
-def _compiled_ruled(logit, rule):  # type: ignore[no-untyped-def]
-    if rule is types.none:
-        return lambda logit, rule: logit
-
-    def ruled(logit, rule):  # type: ignore[no-untyped-def]
-        limit, threshold, hardness, inverse_scale = rule
-        value = logit * (hardness + logit * inverse_scale) if logit > threshold else logit
-        return np.float32(LEFT_OUT) if logit > limit else value
-
-    return ruled
-
-
-def _slope(logit: Any, rule: Any) -> Any:
-    """Return the derivative of a ruled logit, in a kernel."""
-    raise NotImplementedError("compiled only")
-
-
-@overload(_slope)
-def _compiled_slope(logit, rule):  # type: ignore[no-untyped-def]
-    if rule is types.none:
-        return lambda logit, rule: np.float32(1.0)
-
-    def slope_of(logit, rule):  # type: ignore[no-untyped-def]
-        _, threshold, hardness, inverse_scale = rule
-        slope = hardness + np.float32(2.0) * logit * inverse_scale
-        return slope if logit > threshold else np.float32(1.0)
-
-    return slope_of
+@inlined
+def _slope(logit, rule):  # type: ignore[no-untyped-def]
+    """The derivative of a ruled logit."""
+    _, threshold, hardness, inverse_scale = rule
+    slope = hardness + np.float32(2.0) * logit * inverse_scale
+    return slope if logit > threshold else np.float32(1.0)
 
 
 @inlined
@@ -293,9 +248,10 @@ def _largest(row, rule, least, lanes):  # type: ignore[no-untyped-def]
 def _exponentiate(numbers, bounds, targets, shift, sums, rules):  # type: ignore[no-untyped-def]
     """See ``Rows.exponentiate``; ``targets``: their entries, whether they are local, and logits."""
     entries, local, target_logits = targets
+    limit, thresholds, hardness, inverse_scale = rules
     for b in prange(sums.size):
         lanes = new_lanes()
-        rule = _rule_of(rules, b)
+        rule = limit, thresholds[b], hardness[0], inverse_scale
         shift[b], sums[b] = np.float32(LOWEST), np.float32(0.0)
         if local[b]:
             numbers[entries[b]] = narrowed(np.float32(LEFT_OUT), numbers)

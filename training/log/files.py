@@ -1,4 +1,4 @@
-"""What a rank writes: the lines of its log; on rank 0 metrics, scalars for TensorBoard, the report.
+"""The files of a rank's log; on rank 0 metrics, scalars for TensorBoard and the report, too.
 
 The lines go to the file of each rank, and to the screen with its progress bar. Neither ends a run
 when it cannot be written any more (its disk is full, its terminal or reader is gone): a warning is
