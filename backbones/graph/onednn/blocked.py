@@ -28,8 +28,6 @@ their numbers are those of the plain graph (``backbones.network``).
 
 from __future__ import annotations
 
-from collections import Counter
-
 from typing_extensions import override
 
 from backbones.graph.nodes import Entry, Node, Rewriter, Shape, to_json
@@ -87,7 +85,11 @@ class _Filling(Rewriter):
         super().__init__(symbol, batch_shape)
         self._trains = trains
         self._block = environment.channel_block()
-        self._uses = Counter(entry[0] for node in self.given for entry in node["inputs"])
+        # The first inputs of all that reads a node.
+        self._readers: dict[int, set[int]] = {}
+        for node in self.given:
+            for source, *_ in node["inputs"]:
+                self._readers.setdefault(source, set()).add(node["inputs"][0][0])
         # For each padded output: the channels before the padding, and how many zeros follow them.
         # The outputs of ``_cuts`` are those without the padding.
         self._padded: dict[int, tuple[int, int]] = {}
@@ -123,8 +125,12 @@ class _Filling(Rewriter):
         has_blocks = all(self.nodes[one[0]]["op"] != "elemwise_mul" for one in node["inputs"])
         if node["op"] in SUMS and has_blocks:
             # MXNet gives a sum the layout of the first addend, and may write it over that one; the
-            # input of a residual unit is still needed, and has the layout of the units before.
-            return self.add({**node, "inputs": sorted(node["inputs"], reverse=True)})
+            # input of a residual unit is still needed, and has the layout of the units before. The
+            # output of a ReLU is needed by its backward pass.
+            def order(one: Entry) -> tuple[bool, Entry]:
+                return self.nodes[one[0]]["op"] != "Activation", one
+
+            return self.add({**node, "inputs": sorted(node["inputs"], key=order, reverse=True)})
         if node["op"] == "Concat" and self._trains and has_maps(self.shape(index)):
             counts = [self.input_shape(index, one)[1] for one in range(len(node["inputs"]))]
             if any(count % self._block for count in counts):
@@ -151,14 +157,14 @@ class _Filling(Rewriter):
         return made
 
     def _is_norm(self, index: int) -> bool:
-        """Whether a given node is a BatchNorm of channels whose statistics are its own."""
+        """Whether a given node is a BatchNorm of channels, whose statistics only its maps have."""
         node = self.given[index]
         attributes = node.get("attrs", {})
         return (
             node["op"] == "BatchNorm"
             and attributes.get("fix_gamma", "True") == "False"
             and attributes.get("axis", "1") == "1"
-            and all(self._uses[entry[0]] == 1 for entry in node["inputs"][3:5])
+            and all(len(self._readers[entry[0]]) == 1 for entry in node["inputs"][3:5])
         )
 
     def _add_norm(self, node: Node, extra: int) -> int:
