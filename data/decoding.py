@@ -277,8 +277,9 @@ def _has_other_masks(bmp: Payload) -> bool:
 def _has_many_scans(jpeg: bytes) -> bool:
     # The thumbnail in a segment, and a film after the end, are not decoded.
     place, scans = len(_JPEG), 0
-    # One byte is counted in half of the time.
-    if jpeg.count(_SCAN_MARKER) > _MAX_SCANS and jpeg.count(_SCAN) > _MAX_SCANS:
+    # One byte is found in a tenth of the time of two, and replaced in a third of that of ``count``.
+    others = jpeg.replace(_SCAN[1:], b"", _MAX_SCANS + 1)
+    if len(jpeg) - len(others) > _MAX_SCANS and jpeg.count(_SCAN) > _MAX_SCANS:
         while scans <= _MAX_SCANS and (found := _MARKER.search(jpeg, place)):
             place = found.end()
             marker = jpeg[place - 1]

@@ -60,12 +60,15 @@ def empty_batch(
         load: returns an image, uint8 ``[height, width, channels]``, and its label, by the row and
             the index; without an image the row stays black.
     """
-    batch = Batch(np.zeros((rows, *shape), np.uint8), np.full(rows, PADDING, np.int64))
+    batch = Batch(np.empty((rows, *shape), np.uint8), np.full(rows, PADDING, np.int64))
+    batch.images[len(indices) :] = 0
 
     def fill(part: slice) -> None:
         for row in range(part.start, min(part.stop, len(indices))):
             image, batch.labels[row] = load(row, int(indices[row]))
-            if image is not None:
+            if image is None:
+                batch.images[row] = 0
+            else:
                 assert image.shape == (*shape[1:], shape[0])
                 # From [height, width, channels] to planes, without Python's lock.
                 cv2.split(image, list(batch.images[row]))
@@ -92,7 +95,8 @@ class Prefetcher:
         try:
             for batch, fill in fillings:
                 rows = len(batch.labels)
-                size = min(_ROWS_PER_TASK, math.ceil(rows / self._threads))
+                # The threads share two batches: fewer tasks take the lock less often.
+                size = min(_ROWS_PER_TASK, math.ceil(2 * rows / self._threads))
                 parts = (slice(first, min(first + size, rows)) for first in range(0, rows, size))
                 pending.append((batch, [self._pool.submit(fill, part) for part in parts]))
                 if len(pending) > _AHEAD:
