@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Union
 
-from runtime import porting
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError
 
@@ -16,7 +15,7 @@ Source = Union[Path, tuple[str, int]]
 """An ONNX file, or prefix and epoch of a checkpoint."""
 
 OF_OTHERS = "options of evaluation"
-"""The table of docs/porting.md with the options of InsightFace's programs."""
+"""The tables of docs/porting.md with the options of InsightFace's programs."""
 SYNONYMS: Mapping[str, str] = {"--batch_size": "--batch-size", "-b": "--batch-size"}
 """Options that are taken under both names."""
 
@@ -75,7 +74,7 @@ def add_network(
         required: whether a network has to be named.
         convert: the text of ``--model`` to what ``open_network`` takes.
     """
-    parser.answer(porting.answers(OF_OTHERS), SYNONYMS)
+    parser.foreign, parser.synonyms = OF_OTHERS, SYNONYMS
     add = parser.add_argument
     model_help = (
         "the checkpoint PREFIX-symbol.json and PREFIX-EPOCH.params, e.g. models/run/model,0, or an "

@@ -15,7 +15,6 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
 from typing import (
@@ -35,7 +34,7 @@ from typing_extensions import override
 from runtime import options
 from runtime.errors import ConfigError, did_you_mean
 from runtime.files import read_text
-from runtime.options import BARE, NAMES, REPEATABLE, option
+from runtime.options import BARE, NAMES, REPEATABLE, hint_for, option
 
 _Config = TypeVar("_Config")
 
@@ -52,27 +51,21 @@ class Parser(argparse.ArgumentParser):
     def __init__(
         self,
         *,
-        foreign: Mapping[str, str] = {},
+        foreign: str = "",
         synonyms: Mapping[str, str] = {},
         **settings: Any,
     ) -> None:
-        """Take the arguments of ``argparse.ArgumentParser``, and two tables.
+        """Take the arguments of ``argparse.ArgumentParser``, and two more.
 
         Args:
-            foreign: options of other programs, as patterns, and what to type here instead.
+            foreign: the tables of docs/porting.md with the options of other programs.
             synonyms: names that other programs have for options of ours; they are taken as well.
             settings: those of ``argparse.ArgumentParser``.
         """
         # Off, since an option that is added later would change what an abbreviation means, and
         # since the options of other programs are abbreviations of ours.
         super().__init__(allow_abbrev=False, **settings)
-        self._foreign, self._synonyms = dict(foreign), dict(synonyms)
-
-    def answer(self, foreign: Mapping[str, str], synonyms: Mapping[str, str]) -> None:
-        """Know more options of other programs, with a group of options; earlier rows count."""
-        for pattern, hint in foreign.items():
-            self._foreign.setdefault(pattern, hint)
-        self._synonyms = {**synonyms, **self._synonyms}
+        self.foreign, self.synonyms = foreign, synonyms
 
     @override
     def parse_known_args(
@@ -80,15 +73,22 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[Any, list[str]]:
         words = sys.argv[1:] if args is None else args
         parts = (word.partition("=") for word in words)
-        words = ["".join((self._synonyms.get(name, name), *rest)) for name, *rest in parts]
+        words = ["".join((self.synonyms.get(name, name), *rest)) for name, *rest in parts]
         own = words[: words.index("--")] if "--" in words else words
         names = [word.split("=")[0] for word in own if word.startswith("-")]
         # Before the options that this program requires are missed.
         unknown = [name for name in names if name not in self._option_string_actions]
-        refuse_foreign(unknown, self._foreign)
+        self._refuse_foreign(unknown)
         found, left_over = super().parse_known_args(words, namespace)
-        refuse_foreign(left_over, self._foreign)
+        self._refuse_foreign(left_over)
         return found, left_over
+
+    def _refuse_foreign(self, words: Iterable[str]) -> None:
+        """Raise ``ConfigError`` with what to type instead of options of other programs."""
+        hints = {word: hint_for(word, self.foreign) for word in words}
+        known = [f"{word} is not an option here: {hint}" for word, hint in hints.items() if hint]
+        if known:
+            raise ConfigError(f"{'; '.join(known)} (docs/porting.md has the others)")
 
     @override
     def _get_option_tuples(self, option_string: str) -> list[Any]:
@@ -141,24 +141,6 @@ def _read_words(parser: Parser, argv: Optional[Sequence[str]]) -> dict[str, Any]
         name: tuple(value) if isinstance(value, list) else value
         for name, value in vars(namespace).items()
     }
-
-
-def refuse_foreign(words: Iterable[str], foreign: Mapping[str, str]) -> None:
-    """Raise ``ConfigError`` with what to type instead of the words that ``foreign`` has."""
-    hints = {
-        # Others write their options with underscores as well.
-        word: hint_for(word, foreign) or hint_for(word.replace("_", "-"), foreign)
-        for word in words
-    }
-    known = [f"{word} is not an option here: {hint}" for word, hint in hints.items() if hint]
-    if known:
-        raise ConfigError(f"{'; '.join(known)} (docs/porting.md has the others)")
-
-
-def hint_for(word: str, foreign: Mapping[str, str]) -> Optional[str]:
-    """Return what to type instead of another program's word; None if no pattern fits it."""
-    fitting = (hint for pattern, hint in foreign.items() if fnmatchcase(word, pattern))
-    return next(fitting, None)
 
 
 def _build_parser(config_class: type, settings: Mapping[str, Any]) -> Parser:

@@ -14,14 +14,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, TypeVar, Union, get_type_hints
 
 from runtime.errors import ConfigError, did_you_mean
-from runtime.files import write_atomically
+from runtime.files import read_text, write_atomically
 
 _Config = TypeVar("_Config")
+
+_PORTING = Path(__file__).parents[1] / "docs/porting.md"
+_TABLE = re.compile(r"<!-- ([a-z. ]+) -->\n\n.*\n\|[-|]+\n((?:\|.*\n)+)")
 
 # Keys of a field's metadata.
 RANGE, NAMES, REPEATABLE, BARE = "range", "names", "repeatable", "bare"
@@ -141,13 +147,45 @@ def write(values: Mapping[str, Any], path: Union[str, Path]) -> None:
     write_atomically(Path(path), (json.dumps(values, indent=2) + "\n").encode())
 
 
-def check_name(option_name: str, value: str, known: Collection[str]) -> None:
-    """Raise ``ConfigError`` if the value of ``--option_name`` is not a known name."""
-    if value not in known:
-        raise ConfigError(
-            f"--{option_name} {value!r} is unknown{did_you_mean(value, known)}; "
-            f"choose from {', '.join(known)}"
-        )
+def check_name(option_name: str, value: str, known: Collection[str], kind: str = "") -> None:
+    """Raise ``ConfigError`` if the value of ``--option_name`` is not a known name.
+
+    ``kind`` is that of the tables with the names of other programs, see ``hint_for``.
+    """
+    if value in known:
+        return
+    if hint := hint_for(value, kind):
+        raise ConfigError(f"--{option_name} {value!r} does not exist here: {hint}")
+    raise ConfigError(
+        f"--{option_name} {value!r} is unknown{did_you_mean(value, known)}; "
+        f"choose from {', '.join(known)}"
+    )
+
+
+def hint_for(word: str, kind: str) -> Optional[str]:
+    """Return what to type instead of a word of another program; None if no table has it.
+
+    A similar name of ours would be a wrong answer to most users of other programs. The tables of
+    docs/porting.md have the right ones; the first row whose pattern fits counts. Without the page
+    there are none.
+
+    Args:
+        word: an option, which may have underscores for dashes, or a name.
+        kind: of the tables, such as "networks".
+    """
+    page = ""
+    with suppress(OSError):
+        page = read_text(_PORTING)
+    for row in "".join(rows for name, rows in _TABLE.findall(page) if name == kind).splitlines():
+        there, here, why = (cell.strip() for cell in row.strip("|").split("|"))
+        for name in re.findall("`([^` ]+)", there):
+            # Some programs have a file of options, whose names are fields.
+            is_field = kind.startswith("options") and name.isidentifier()
+            pattern = option(name) if is_field else name.replace("_", "-")
+            if fnmatchcase(word.replace("_", "-"), pattern):
+                answer = f"type {here}" if here.startswith("`") else here
+                return f"{answer}; {why}" if why else answer
+    return None
 
 
 def groups(config: Any) -> list[Options]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from runtime.errors import ConfigError, did_you_mean
+from runtime.options import check_name
 
 _Layers = tuple[str, Mapping[str, Any]]
 """``module.function`` of this package that builds features [batch, n] of normalized pixels, and the
@@ -97,11 +97,7 @@ def names() -> list[str]:
 
 def check(name: str) -> None:
     """Raise ``ConfigError`` if there is no classifier of this name."""
-    if name not in _ARCHITECTURES and name not in _ZOO:
-        raise ConfigError(
-            f"model {name!r} is unknown{did_you_mean(name, names())}; there are "
-            f"{', '.join(_ARCHITECTURES)}, and those of Gluon's model zoo: {', '.join(_ZOO)}"
-        )
+    check_name("model", name, names())
 
 
 def build(name: str, *, classes: int, normalization: Normalization, dtype: str = "float32") -> Any:

@@ -34,7 +34,6 @@ from evaluation.files import check_output, writing
 from evaluation.network import OnnxNetwork, files_of
 from evaluation.options import OF_OTHERS, add_image_size, checkpoint
 from evaluation.report import figures, run_files
-from runtime import porting
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, one_line, print_line, run_program
 from runtime.files import StagedFiles
@@ -55,7 +54,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         prog="python -m evaluation.export",
         description="Write a trained network as ONNX, compare it with MXNet's, and write a model "
         "card beside it.",
-        foreign=porting.answers(OF_OTHERS),
+        foreign=OF_OTHERS,
     )
     add = parser.add_argument
     model_help = (

@@ -16,7 +16,7 @@ from typing import Any, Optional
 
 from parallel.launch.cluster_files import number
 from parallel.parameter_server.buckets import FEWEST_ELEMENTS, LARGEST, MOST_ELEMENTS
-from runtime import environment, porting
+from runtime import environment
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import print_line
 
@@ -54,8 +54,8 @@ def parse(module: str, purpose: str, argv: Optional[Sequence[str]]) -> JobOption
     Raises:
         ConfigError: an option is wrong, or there is no command.
     """
-    foreign = porting.answers("options of the launcher")
-    parser = Parser(prog=f"python -m {module}", description=purpose, foreign=foreign)
+    prog, foreign = f"python -m {module}", "options of the launcher"
+    parser = Parser(prog=prog, description=purpose, foreign=foreign)
     _add_options(parser)
     values: dict[str, Any] = vars(parser.parse_args(argv))
     if values["command"][:1] == ["--"]:

@@ -11,13 +11,37 @@ from runtime.errors import ConfigError
 from tests.support.typed import replaced
 from training.config import faces, images
 
-FOREIGN = {"--gpu*": "set CUDA_VISIBLE_DEVICES", "-es": "leave it out", "configs/*": "not read"}
+PAGE = """
+<!-- options of one -->
+
+| there | type here | why |
+|---|---|---|
+| `--gpu*` | set CUDA_VISIBLE_DEVICES | |
+| `-es 512` `--fc_7*` | leave it out | of a batch |
+| `configs/*` | not read | |
+
+<!-- options of another -->
+
+| there | type here | why |
+|---|---|---|
+| `--gpus` | nothing | |
+
+<!-- options of one -->
+
+| there | type here | why |
+|---|---|---|
+| `--gpus` | a later row | |
+| `margin_list` | `--margins 1,0.5,0` | |
+"""
 ADAM = "--dataset synthetic --optimizer adam --lr 1e-3 --wd 0"
 
 
 @pytest.fixture
-def parser() -> Parser:
-    parser = Parser(prog="p", foreign=FOREIGN, synonyms={"--epochs": "--length"})
+def parser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parser:
+    page = tmp_path / "porting.md"
+    page.write_text(PAGE)
+    monkeypatch.setattr(options, "_PORTING", page)
+    parser = Parser(prog="p", foreign="options of one", synonyms={"--epochs": "--length"})
     parser.add_argument("--model", required=True)
     parser.add_argument("--length", type=int)
     parser.add_argument("-np", "--ranks")
@@ -50,15 +74,12 @@ def test_options_of_other_programs_are_answered_before_required_ones(parser: Par
         parser.parse_args(["--gpus=0,1", "-es", "512"])
     assert str(failure.value) == (
         "--gpus is not an option here: set CUDA_VISIBLE_DEVICES; -es is not an option here: leave "
-        "it out (docs/porting.md has the others)"
+        "it out; of a batch (docs/porting.md has the others)"
     )
+    with pytest.raises(ConfigError, match="--fc-7 .*; --margin_list .*: type `--margins 1,0.5,0`"):
+        parser.parse_args(["--fc-7", "1", "--margin_list", "1"])
     with pytest.raises(ConfigError, match="configs/a is not an option here: not read"):
         parser.parse_args(["--model", "a", "configs/a"])
-    # Rows that come with a group of options; earlier ones count.
-    parser.answer({"--gpus": "another answer", "--fc7*": "leave it out too"}, {"--net": "--model"})
-    said = "--fc7-lr .* leave it out too; --gpus is not an option here: set CUDA_VISIBLE_DEVICES"
-    with pytest.raises(ConfigError, match=said):
-        parser.parse_args(["--net", "a", "--fc7-lr", "1", "--gpus", "0"])
     parser.add_argument("command", nargs="*")
     # Values, and the command after two dashes, are none of another program.
     found = parser.parse_args(["--model", "configs/a", "--", "python", "--gpus", "0"])

@@ -18,7 +18,7 @@ from data.options import FaceDataOptions, check_same_dataset
 from partial_fc.options import COMBINED, LOSSES, HeadOptions
 from partial_fc.options import check_given as check_given_head
 from partial_fc.shard import STATES
-from runtime import command_line, options, porting
+from runtime import command_line, options
 from runtime.errors import ConfigError
 from runtime.options import COUNT, Options, name, number
 from training.config import presets
@@ -122,7 +122,7 @@ def parse(argv: Optional[Sequence[str]] = None) -> FaceConfig:
         argv,
         description="Train a face recognition network with Partial FC on MXNet and Horovod.",
         epilog=f"presets: {', '.join(presets.PRESETS)}",
-        foreign=porting.option_answers("train.py"),
+        foreign="options of train.py",
     )
 
 
@@ -145,7 +145,7 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConf
             chosen.pop("loss", None)
     found = options.overlay((preset, saved, chosen), _RIVALS)
     network = found.get("network", BackboneOptions.network)
-    porting.check_name("--network", network, backbones.names(), "networks")
+    options.check_name("network", network, backbones.names(), "networks")
     if not found.get("models_root"):
         data = given.get("rec", saved.get("rec")) or (dataset or "data",)
         found["models_root"] = default_folder(data, network)

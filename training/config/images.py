@@ -14,7 +14,7 @@ from backbones.options import ClassifierOptions
 from data.options import ImageDataOptions, check_given_images, check_same_dataset
 from parallel.parameter_server import assignment
 from parallel.parameter_server.assignment import SCHEMES
-from runtime import command_line, environment, options, porting
+from runtime import command_line, environment, options
 from runtime.errors import ConfigError
 from runtime.options import COUNT, POSITIVE, POSITIVE_COUNT, Options, Range, name, number
 from training.config.options import (
@@ -144,7 +144,7 @@ def parse(argv: Optional[Sequence[str]] = None) -> ImageConfig:
         argv,
         description="Train an image classifier, data-parallel, on MXNet and Horovod.",
         epilog=f"recipes: {', '.join(RECIPES)}",
-        foreign=porting.option_answers("classify.py"),
+        foreign="options of classify.py",
         synonyms=SYNONYMS,
     )
 
@@ -162,7 +162,7 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageCon
     recipe = {"lr_schedule": "cosine", **RECIPES[dataset]}
     layers = (recipe, saved, with_schedule(given))
     found = options.overlay(layers, (*RIVALS, ("lr_schedule", "lr_steps")))
-    porting.check_name("--model", found["model"], classifiers.names(), "models")
+    options.check_name("model", found["model"], classifiers.names(), "models")
     if given.get("resume") == AUTO and "lr" in given:
         found["resume"] = AGAIN
     if found.get("kv_store") in ALONE:

@@ -13,8 +13,8 @@ from parallel.launch import launcher, ssh, sync
 from parallel.launch.__main__ import main
 from parallel.launch.cluster_files import read_hosts, read_shares
 from parallel.launch.options import JobOptions, parse
-from runtime import porting
 from runtime.errors import ConfigError, DataError
+from runtime.options import hint_for
 from tests.support.launch import ROOT
 from tests.support.typed import names_of
 from training.config import images
@@ -83,7 +83,7 @@ def test_the_parts_of_a_command_line() -> None:
 
 def test_no_hint_is_for_an_option_of_the_program_that_it_starts() -> None:
     own = {*names_of("classify.py"), *images.SYNONYMS}
-    assert not own & {*porting.answers("options of the launcher")}
+    assert not [name for name in own if hint_for(name, "options of the launcher")]
 
 
 @pytest.mark.parametrize(("command", "groups", "shares"), [
