@@ -1,9 +1,8 @@
 """What MkDocs has to know of these documents, which GitHub shows as they are.
 
-They are written for both. GitHub takes the text of a list's item two or three columns in, Python's
-Markdown four, and it wants an empty line before the next item; so such lines are moved.
-CONTRIBUTING.md and CHANGELOG.md stand beside ``docs``, and become pages of the site; links to other
-files outside ``docs`` lead to nothing there and are text.
+They are written for both: blocks of a list's item stand four columns in, as Python's Markdown wants
+them. CONTRIBUTING.md and CHANGELOG.md stand beside ``docs``, and become pages of the site; links to
+other files outside ``docs`` lead to nothing there and are text.
 """
 
 from __future__ import annotations
@@ -14,9 +13,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 BESIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-_OPENING = re.compile(r"^( *)```")
-_ITEM = re.compile(r"^(?:\d+\.|[-*]) ")
-_FEW = re.compile(r"^ {2,3}(?=\S)")
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+)([\w./-]+)(#[\w-]+)?\)")
 
 
@@ -34,7 +30,7 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Make a document one of the site."""
     depth = page.file.src_uri.count("/")
-    return indented(_LINK.sub(lambda link: _of_the_site(link, depth), markdown))
+    return _LINK.sub(lambda link: _of_the_site(link, depth), markdown)
 
 
 def _of_the_site(link: re.Match[str], depth: int) -> str:
@@ -44,23 +40,3 @@ def _of_the_site(link: re.Match[str], depth: int) -> str:
     if path in BESIDE:
         return f"[{text}]({'../' * depth}{BESIDE[path]}{anchor})"
     return text
-
-
-def indented(markdown: str) -> str:
-    """Move what belongs to an item of a list to the fourth column, blocks of code as a whole."""
-    lines, inside, moved = [], "", 0
-    for line in markdown.split("\n"):
-        opening = _OPENING.match(line)
-        if opening and not inside:
-            inside, moved = "```", (4 - len(opening[1])) if 2 <= len(opening[1]) < 4 else 0
-            lines.append(" " * moved + line)
-        elif inside:
-            lines.append(" " * moved + line if line else line)
-            if line.strip() == "```":
-                inside = ""
-        else:
-            if _ITEM.match(line) and lines and lines[-1].startswith("    "):
-                # Behind a second paragraph of an item Python's Markdown wants it.
-                lines.append("")
-            lines.append(_FEW.sub("    ", line))
-    return "\n".join(lines)

@@ -183,6 +183,13 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     assert len(found) > 40 and {name: urls for name, urls in found.items() if urls} == {}
 
 
+def test_lists_are_lists_for_the_site_too() -> None:
+    """Python's Markdown wants a list after an empty line, and the blocks of an item in column 4."""
+    wrong = re.compile(r"\n\n {1,3}\S.*|^(?![-\d ]).+\n(?:[-*]|\d+\.) .*", re.MULTILINE)
+    for path, text in DOCUMENTS.items():
+        assert not wrong.findall(_FENCE.sub("", text)), path
+
+
 def test_the_readme_is_short() -> None:
     assert DOCUMENTS[ROOT / "README.md"].count("\n") <= 150
 
