@@ -45,21 +45,13 @@ OVERLAPPING = frozenset({"head.gradient"})
 class World(Communicator):
     """All collectives of a run, seen from one of its ranks; here with a single one.
 
-    Subclasses override the first four; the others are made of these.
+    Subclasses override ``allreduce``, ``allgather`` and the first two; the others are made of these.
     """
-
-    @override
-    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
-        return array
 
     def allreduce_all(
         self, arrays: Sequence[Any], name: str, op: str = "sum", wire: Wire = PLAIN
     ) -> None:
         """Reduce several arrays; all are queued before any is waited for."""
-
-    @override
-    def allgather(self, array: Any, name: str) -> Any:
-        return array
 
     def allgather_uneven(self, array: Any, name: str) -> Any:
         """As ``allgather``, of arrays whose first axes may differ in length; blocks."""

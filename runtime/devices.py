@@ -22,7 +22,7 @@ from runtime.mxnet import mx
 
 
 class Communicator(Protocol):
-    """The ranks that compute together, seen from one of them."""
+    """The ranks that compute together, seen from one of them; a single one needs no more."""
 
     rank: int
     """Number of this rank, 0 … size - 1."""
@@ -41,12 +41,14 @@ class Communicator(Protocol):
             name: the stable name of this collective.
             op: "sum", "mean" or "max".
         """
+        return array
 
     def allgather(self, array: Any, name: str) -> Any:
         """Concatenate NDArrays of all ranks along their first axis, in rank order.
 
         Asynchronous like ``allreduce``, so all of them must have one shape and type.
         """
+        return array
 
     def wait(self, array: Any) -> None:
         """Call it where a reduction is needed, after all work that can hide it.
