@@ -45,7 +45,7 @@ OVERLAPPING = frozenset({"head.gradient"})
 class World(Communicator):
     """All collectives of a run, seen from one of its ranks; here with a single one.
 
-    Subclasses override ``allreduce``, ``allgather`` and the first two; the others are made of these.
+    Subclasses override ``allreduce``, ``allgather`` and the first two here; the others use these.
     """
 
     def allreduce_all(
