@@ -32,8 +32,6 @@ _CODE = {
     "mxnet-cu110": _MAXWELL_TO_AMPERE,
     **{f"mxnet-cu11{minor}": (*_MAXWELL_TO_AMPERE, (8, 6)) for minor in range(1, 8)},
 }
-HOROVOD_PARTS = ("MXNet", "MPI", "Gloo", "NCCL")
-"""Parts of Horovod that training needs, by the names of ``horovodrun --check-build``."""
 
 
 def mxnet_package() -> str:
@@ -51,14 +49,6 @@ def cuda_of(package: str) -> Optional[tuple[int, int]]:
     """Return the CUDA version that a package of MXNet was built for; None if for processors."""
     built = re.search(r"cu(\d+)(\d)$", package)
     return (int(built[1]), int(built[2])) if built else None
-
-
-def is_too_old(driver: int, cuda: int) -> bool:
-    """Whether a driver is too old for a version of CUDA; both as CUDA writes them, 11020 for 11.2.
-
-    Within a major version of CUDA, from 11 on, an older driver is enough.
-    """
-    return driver // 1000 < cuda // 1000 or (cuda < 11000 and driver < cuda)
 
 
 def dotted(number: int) -> str:
@@ -97,6 +87,12 @@ class CudaDriver:
             return 0
         return self._number("cuDeviceGetCount")
 
+    def version(self) -> int:
+        """Return the newest CUDA version that it serves, such as 11040."""
+        number = ctypes.c_int()
+        self._library.cuDriverGetVersion(ctypes.byref(number))
+        return number.value
+
     def describe(self, index: int) -> Gpu:
         """Name and compute capability of a GPU."""
         device, name = self._number("cuDeviceGet", index), ctypes.create_string_buffer(256)
@@ -130,20 +126,13 @@ class CudaDriver:
             )
 
 
-def gpus(library: str = _DRIVER) -> list[Gpu]:
-    """Return the GPUs that this process sees; none without a driver. Errors: see ``CudaDriver``."""
+def gpus(library: str = _DRIVER) -> tuple[list[Gpu], int]:
+    """Return the GPUs that this process sees, and the newest CUDA that the driver serves as 11040.
+
+    None and 0 without a driver. Errors: see ``CudaDriver``.
+    """
     try:
         driver = CudaDriver(library)
     except OSError:
-        return []
-    return [driver.describe(index) for index in range(driver.count())]
-
-
-def driver_version(driver: str = _DRIVER) -> Optional[int]:
-    """The newest CUDA version that the driver serves, such as 11040; None without a driver."""
-    number = ctypes.c_int()
-    try:
-        status = ctypes.CDLL(driver).cuDriverGetVersion(ctypes.byref(number))
-    except OSError:
-        return None
-    return number.value if status == 0 else None
+        return [], 0
+    return [driver.describe(index) for index in range(driver.count())], driver.version()

@@ -174,7 +174,7 @@ def _horovod() -> Iterator[str]:
     report = _run(sys.executable, "-W", "ignore", "setup-utils/check_libraries.py", "horovod")
     yield metadata.version("horovod")
     is_for_gpus = installed.cuda_of(installed.mxnet_package()) is not None
-    for part in installed.HOROVOD_PARTS:
+    for part in ("MXNet", "MPI", "Gloo", "NCCL"):
         if f"[X] {part}" not in report and (part != "NCCL" or is_for_gpus):
             yield f"Horovod is built without {part}; {MAKE_AGAIN}"
 
@@ -201,13 +201,13 @@ def _project() -> Iterator[str]:
 def _gpus(ranks: int) -> Iterator[str]:
     """Each rank has a GPU that goes with driver and MXNet, as ``runtime.devices`` assigns them."""
     package = installed.mxnet_package()
-    cuda, driver = installed.cuda_of(package), installed.driver_version()
+    cuda = installed.cuda_of(package)
     try:
-        found = installed.gpus()
+        found, driver = installed.gpus()
     except ConfigError:
         if cuda is not None:
             raise
-        found = []
+        found, driver = [], 0
     names = ", ".join(sorted({gpu.name for gpu in found}))
     newest = f", CUDA {dotted(driver)}" if driver else ""
     yield f"{len(found)} {names}{newest}" if found else "none"
@@ -229,7 +229,9 @@ def _gpus(ranks: int) -> Iterator[str]:
             f"{package} has no machine code for {', '.join(without)}; docs/gpu.md says which "
             "package has"
         )
-    if driver and installed.is_too_old(driver, 1000 * cuda[0] + 10 * cuda[1]):
+    # Within a major version of CUDA, from 11 on, an older driver is enough.
+    least = 1000 * cuda[0] + (10 * cuda[1] if cuda[0] < 11 else 0)
+    if 0 < driver < least:
         yield (
             f"its driver is for CUDA {dotted(driver)}, too old for {package}; install a newer one"
         )

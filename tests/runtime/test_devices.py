@@ -20,6 +20,7 @@ from runtime.installed import Gpu
 from runtime.kernels import parallel_kernel, prange
 from runtime.mxnet import mx
 from runtime.ndarray import queue, run_on_engine, settle
+from tests.device.conftest import pytest_report_header
 from tests.support.launch import finish
 from tests.support.thread_world import ThreadWorld, run_ranks
 
@@ -178,29 +179,29 @@ def stub(folder, init: int = 0, status: int = 0, *macros: str) -> str:
 
 def test_the_driver_describes_the_gpus_and_versions(tmp_path) -> None:
     path, absent = stub(tmp_path), str(tmp_path / "none.so")
-    found = installed.gpus(path)
-    assert found == [Gpu("Tesla 40", (8, 0)), Gpu("Tesla 41", (8, 1))]
-    assert installed.gpus(absent) == []
-    assert installed.driver_version(path) == 11040
-    assert installed.driver_version(absent) is None
+    gpus = [Gpu("Tesla 40", (8, 0)), Gpu("Tesla 41", (8, 1))]
+    assert installed.gpus(path) == (gpus, 11040) and installed.gpus(absent) == ([], 0)
     # By the call of CUDA 11.4, slices of a GPU have UUIDs of their own.
     assert installed.CudaDriver(path).identity(1) == bytes([41] * 16)
     assert installed.CudaDriver(stub(tmp_path, 0, 1, "-DSLICES")).identity(1) == bytes([42] * 16)
     with pytest.raises(ConfigError, match="cuDeviceGetCount fails with CUDA error 999; nvidia-smi"):
         installed.gpus(stub(tmp_path, status=999))
     # CUDA_ERROR_NO_DEVICE
-    assert installed.gpus(stub(tmp_path, init=100)) == []
+    assert installed.gpus(stub(tmp_path, init=100)) == ([], 11040)
 
 
-def test_which_package_has_code_for_a_gpu_and_which_driver_serves_it() -> None:
+def test_which_package_has_code_for_a_gpu() -> None:
     assert installed.cuda_of("mxnet-cu110") == (11, 0) and installed.cuda_of("mxnet") is None
     found = {one: Gpu("x", one).runs("mxnet-cu110") for one in ((5, 0), (8, 9), (3, 5), (9, 0))}
     assert found == {(5, 0): True, (8, 9): True, (3, 5): False, (9, 0): False}
     assert Gpu("x", (8, 0)).runs("mxnet-cu999") is None
-    # From 11 on, an older driver of the same major version is enough.
-    pairs = (10010, 10020), (10020, 10020), (11000, 11070), (12000, 11070)
-    assert [installed.is_too_old(*pair) for pair in pairs] == [True, False, False, False]
     assert installed.dotted(11020) == "11.2"
+
+
+def test_what_users_send_of_the_tests_on_a_gpu_names_it(monkeypatch) -> None:
+    monkeypatch.setattr(installed, "gpus", lambda: ([Gpu("Tesla T4", (7, 5))], 11040))
+    monkeypatch.setattr(installed, "mxnet_package", lambda: "mxnet-cu112")
+    assert pytest_report_header()[-1] == "Tesla T4, 7.5; MXNet has code for it"
 
 
 @pytest.fixture(autouse=True)

@@ -100,13 +100,13 @@ def test_the_name_of_a_host_stands_for_what_others_reach(address, said, monkeypa
 
 
 @pytest.mark.parametrize(("package", "gpus", "driver", "cell", "lines"), [
-    ("mxnet", [], None, "none", []),
+    ("mxnet", [], 0, "none", []),
     ("mxnet", [T4], 11040, "1 Tesla T4, CUDA 11.4", ["its MXNet is for processors and would not"]),
     # Newer; or older within CUDA 11, which is enough.
     ("mxnet-cu112", [T4] * 8, 12020, "8 Tesla T4, CUDA 12.2", []),
     ("mxnet-cu112", [T4] * 8, 11000, "8 Tesla T4, CUDA 11.0", []),
     ("mxnet-cu112", [T4] * 7, 11040, "7 Tesla T4, CUDA 11.4", ["more ranks (8) than GPUs (7); "]),
-    ("mxnet-cu112", [], None, "none", ["more ranks (8) than GPUs (0); "]),
+    ("mxnet-cu112", [], 0, "none", ["more ranks (8) than GPUs (0); "]),
     ("mxnet-cu112", [T4] * 7 + [H100], 11040, "8 H100, Tesla T4, CUDA 11.4",
      ["mxnet-cu112 has no machine code for H100; docs"]),
     ("mxnet-cu112", [T4] * 8, 10020, "8 Tesla T4, CUDA 10.2", ["its driver is for CUDA 10.2, too"]),
@@ -116,8 +116,7 @@ def test_the_name_of_a_host_stands_for_what_others_reach(address, said, monkeypa
 ])  # fmt: skip
 def test_each_rank_has_a_gpu_that_fits(package, gpus, driver, cell, lines, monkeypatch) -> None:
     monkeypatch.setattr(installed, "mxnet_package", lambda: package)
-    monkeypatch.setattr(installed, "gpus", lambda: gpus)
-    monkeypatch.setattr(installed, "driver_version", lambda: driver)
+    monkeypatch.setattr(installed, "gpus", lambda: (gpus, driver))
     found, *wrong = facts_module._gpus(8)
     assert found == cell and len(wrong) == len(lines)
     assert all(one.startswith(line) for one, line in zip(wrong, lines))
