@@ -212,21 +212,6 @@ def variables_of_lanes(threads: int) -> dict[str, str]:
     }
 
 
-def prepare_stall_check(seconds: int) -> None:
-    """Have Horovod warn of ranks that wait for each other, but not end the run.
-
-    The watchdog ends it: Horovod's clock goes on while the ranks are suspended, and Horovod does
-    not know that a checkpoint may take longer than an update. Call it before Horovod starts.
-
-    Args:
-        seconds: without progress that end the run. A tenth of it, at most a minute, brings a
-            warning that names the missing ranks; up to four times as late in a collective that has
-            been done before, whose time Horovod begins to count anew in between.
-    """
-    os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(min(60, max(1, seconds // 10))))
-    os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0")
-
-
 def prepare_process_sets() -> None:
     """Let Horovod form process sets after its start. Call it before Horovod starts."""
     os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"

@@ -7,7 +7,6 @@ import socket
 
 import psutil
 
-from runtime import environment
 from runtime.errors import ConfigError, StopRequest, is_launched
 
 # The number of tasks that a launcher unknown to Horovod has started. Slurm's first variable is of
@@ -19,7 +18,9 @@ def begin_rank(stall_timeout: int) -> StopRequest:
     """Prepare a process that trains; call it before MXNet and Horovod are imported.
 
     Args:
-        stall_timeout: seconds without progress that end the run.
+        stall_timeout: seconds without progress that end the run. A tenth of it, at most a minute,
+            brings a warning of Horovod that names the missing ranks; up to four times as late in a
+            collective that has been done before, whose time it begins to count anew in between.
 
     Returns:
         Whether a signal has requested the end of this process.
@@ -32,7 +33,11 @@ def begin_rank(stall_timeout: int) -> StopRequest:
     refuse_hosts_name()
     request = StopRequest()
     request.listen()
-    environment.prepare_stall_check(stall_timeout)
+    # The watchdog ends the run: Horovod's clock goes on while the ranks are suspended, and Horovod
+    # does not know that a checkpoint may take longer than an update.
+    warning = str(min(60, max(1, stall_timeout // 10)))
+    os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", warning)
+    os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0")
     return request
 
 

@@ -103,7 +103,7 @@ BOTH: list[Row] = [
      lambda seen: max(one.wd for one in seen.values("rules.update_on_host.trained")[0])),
     ("--clip-norm 0.75", 0.75, "optimizer.clip.max_norm"),
     ("--resume never", "never", "resume.find.resume"),
-    ("--stall-timeout 321", 321, "environment.prepare_stall_check.seconds", "Watchdog.seconds"),
+    ("--stall-timeout 321", 321, "launchers.begin_rank.stall_timeout", "Watchdog.seconds"),
     ("--models-root {models}", set(), lambda seen: RUN_FILES.difference(files_of(seen))),
 ]
 TINY = "--rec {folder}/B --network tiny --embedding-size 16 "
@@ -267,7 +267,7 @@ WATCHED = (
     "parallel.world:LoneWorld allreduce_all", "partial_fc.head PartialFC",
     "partial_fc.head:PartialFC create step", "partial_fc.optimizers build",
     "partial_fc.rows.stored StoredRows", "partial_fc.shard Sampler",
-    "runtime.environment prepare_stall_check",
+    "runtime.launchers begin_rank",
     "training.validation BestModel ModelSaver", "training.checkpoint.resume find",
     "training.checkpoint.writer:Checkpointer save", "training.image_data each_once",
     "training.log.run_log RunLog Watchdog",

@@ -35,6 +35,7 @@ def untouched_environment(monkeypatch: pytest.MonkeyPatch):
     kept = {name: value for name, value in os.environ.items() if name not in ours}
     monkeypatch.setattr(os, "environ", kept)
     monkeypatch.setattr("runtime.processors.available", lambda: 16)
+    monkeypatch.setattr("runtime.errors.StopRequest.listen", lambda _: None)
     forget = processors.request_tiles.cache_clear
     forget()
     yield
@@ -98,8 +99,8 @@ def test_the_printed_lines_give_a_shell_the_same_values() -> None:
 
 
 @pytest.mark.parametrize(("prepare", "argument", "names", "expected"), [
-    (environment.prepare_stall_check, 4, STALL, ["1", "0"]),
-    (environment.prepare_stall_check, 7200, STALL, ["60", "0"]),
+    (launchers.begin_rank, 4, STALL, ["1", "0"]),
+    (launchers.begin_rank, 7200, STALL, ["60", "0"]),
     (environment.prepare_opencv, 99, OPENCV, ["99", "OFF", "sse42"]),
     (environment.prepare_threads, 3, ("OMP_NUM_THREADS",), ["5"]),
 ])  # fmt: skip
