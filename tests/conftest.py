@@ -72,7 +72,7 @@ def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtur
 
     def is_of_this_test(record: logging.LogRecord) -> bool:
         others = threading.current_thread() in before
-        return not (others and record.name.endswith(".authentication"))
+        return not (others and record.name.endswith(".connections"))
 
     caplog.handler.addFilter(is_of_this_test)
     yield caplog

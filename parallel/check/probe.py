@@ -23,7 +23,7 @@ from dataclasses import asdict
 from typing import Any, Optional
 
 from parallel.check.facts import gather
-from parallel.parameter_server.authentication import Admission, call
+from parallel.parameter_server.connections import Admission, call
 
 MARK = "parallel.check "
 """Begins each answer."""

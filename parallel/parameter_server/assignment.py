@@ -81,7 +81,7 @@ class Assignment:
     trace: str = ""
     """Folder of the record of pushes and pulls, see ``messages``; empty: none is written."""
     key: str = field(default_factory=lambda: secrets.token_hex(_KEY_BYTES), repr=False)
-    """Known to the processes of this job alone, see ``authentication``; never an argument."""
+    """Known to the processes of this job alone, see ``connections``; never an argument."""
 
     def variables(self) -> dict[str, str]:
         """The environment variables from which ``find`` reads this assignment."""

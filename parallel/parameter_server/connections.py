@@ -6,11 +6,18 @@ library, but encrypts with TweetNaCl, at 25 MB/s. So three functions of the syst
 imports, and only its ZeroMQ calls, are replaced (``replace_imports``), two of them on ZeroMQ's own
 thread; they never wait:
 
-- ``listen``: the socket goes to a thread of ``authentication``, and ZeroMQ polls a pipe instead, in
-  which the numbers of authenticated connections arrive.
+- ``listen``: the socket goes to a thread (``Admission``), and ZeroMQ polls a pipe instead, in which
+  the numbers of authenticated connections arrive.
 - ``accept4``: takes such a number out of the pipe.
-- ``connect``: fails, as if nobody listened, until a thread has called the address and both ends
-  have given their proofs. ZeroMQ tries again every 100 to 200 ms, and then gets that connection.
+- ``connect``: fails, as if nobody listened, until a thread has called the address (``call``) and
+  both ends have given their proofs. ZeroMQ tries again every 100 to 200 ms, and then gets that
+  connection.
+
+The caller sends 32 random bytes; the listener answers with 32 of its own and its proof; the caller
+sends its proof. A proof is an HMAC-SHA256, by the job's key, of the role that gives it, the address
+that was called and both random numbers: it is of no use for another connection, in the other
+direction or at another address. What follows is neither encrypted nor signed, so that it costs
+nothing; a party that can read or change the packets of others is not kept out.
 
 No other byte of anybody reaches ZeroMQ 4.2.2, which has known faults, or ps-lite. Data is sent and
 received as without this module.
@@ -18,21 +25,33 @@ received as without this module.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import errno
+import hmac
 import logging
 import mmap
 import os
+import secrets
 import socket
 import struct
 import threading
 from collections.abc import Mapping
-from typing import Any, Optional
-
-from parallel.parameter_server.authentication import Address, Admission, Refused, call
-from runtime.mxnet import mx
+from typing import Any, Callable, Optional
 
 _log = logging.getLogger(__name__)
+
+Address = tuple[str, int]
+
+SECONDS = 10.0
+"""Time for both proofs."""
+_NONCE_BYTES = _PROOF_BYTES = 32
+_LISTENER, _CALLER = b"listener", b"caller"
+# Connections without a proof. The oldest one is closed for a new one: a process of
+# the job needs a few milliseconds, and a job must not run out of files because of others.
+_MOST_CALLERS = 256
+# After an error of accept(), which a process without free file descriptors gets again at once.
+_PAUSE_SECONDS = 0.05
 
 _Listen = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, use_errno=True)
 _Accept4 = ctypes.CFUNCTYPE(
@@ -56,8 +75,121 @@ _kept: list[Any] = []
 """Functions of Python that libraries call; an unreferenced one would be freed."""
 
 
-def protect(key: str) -> None:
-    """Connect MXNet of this process only to processes with the same key.
+class Refused(ConnectionError):
+    """The other end is not a process of the job."""
+
+
+def proof(key: bytes, role: bytes, address: Address, nonces: bytes) -> bytes:
+    """Return the proof of the party with a role in a connection to an address."""
+    text = b"%s %s:%d %s" % (role, address[0].encode(), address[1], nonces)
+    return hmac.digest(key, text, "sha256")
+
+
+def call(address: Address, key: bytes, seconds: float = SECONDS) -> socket.socket:
+    """Connect to a process of the job; both ends have proved that they are.
+
+    Raises:
+        Refused: the other end gives no proof or another one.
+        OSError: there is no connection.
+    """
+    connection = socket.create_connection(address, seconds)
+    try:
+        # The kernel's time limit is one for the whole answer, Python's for each part of it.
+        connection.setblocking(True)
+        limit = struct.pack("ll", *divmod(int(seconds * 1e6), 1_000_000))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        own = secrets.token_bytes(_NONCE_BYTES)
+        connection.sendall(own)
+        answer = connection.recv(_NONCE_BYTES + _PROOF_BYTES, socket.MSG_WAITALL)
+        nonces = own + answer[:_NONCE_BYTES]
+        expected = proof(key, _LISTENER, address, nonces)
+        if not hmac.compare_digest(answer[_NONCE_BYTES:], expected):
+            raise Refused("it gives no proof or another one")
+        connection.sendall(proof(key, _CALLER, address, nonces))
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+class Admission(threading.Thread):
+    """Accepts connections, and hands over those of processes of the job."""
+
+    def __init__(
+        self, listener: socket.socket, key: bytes, admit: Callable[[socket.socket], None]
+    ) -> None:
+        """Create it for a TCP socket that listens; ``start`` begins to accept.
+
+        ``admit`` is called in this thread with each connection whose proof is right.
+        """
+        super().__init__(name="admission", daemon=True)
+        self._listener, self._key, self._admit = listener, key, admit
+        self._callers: dict[socket.socket, asyncio.Task[None]] = {}
+        """Connections without a proof, the oldest first."""
+        self._has_warned = False
+
+    def run(self) -> None:
+        """Accept until the process ends."""
+        asyncio.run(self._accept())
+
+    async def _accept(self) -> None:
+        self._listener.setblocking(False)
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, peer = await loop.sock_accept(self._listener)
+            except OSError:
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            if len(self._callers) == _MOST_CALLERS:
+                self._callers.pop(next(iter(self._callers))).cancel()
+            self._callers[connection] = loop.create_task(self._hear(connection, peer))
+            # Others have their turn, however many connections wait to be accepted.
+            await asyncio.sleep(0)
+
+    async def _hear(self, connection: socket.socket, peer: Address) -> None:
+        """Hand over a connection after its proof, or close it; warn of the first such."""
+        try:
+            await asyncio.wait_for(self._check(connection), SECONDS)
+        except (asyncio.CancelledError, asyncio.TimeoutError, OSError):
+            if not self._has_warned:
+                self._has_warned = True
+                _log.warning("refused a connection from %s:%d, no process of this job", *peer[:2])
+            connection.close()
+        else:
+            self._admit(connection)
+        finally:
+            self._callers.pop(connection, None)
+
+    async def _check(self, connection: socket.socket) -> None:
+        """Exchange proofs.
+
+        Raises:
+            Refused: there is no proof or another one.
+            OSError: the connection is broken.
+        """
+        own, address = secrets.token_bytes(_NONCE_BYTES), connection.getsockname()
+        nonces = await self._receive(connection) + own
+        answer = own + proof(self._key, _LISTENER, address, nonces)
+        await asyncio.get_running_loop().sock_sendall(connection, answer)
+        expected = proof(self._key, _CALLER, address, nonces)
+        if not hmac.compare_digest(await self._receive(connection), expected):
+            raise Refused("it gives another proof")
+
+    async def _receive(self, connection: socket.socket) -> bytes:
+        """Receive a random number or a proof, and not the bytes after it: they are for others."""
+        received = b""
+        while len(received) < _NONCE_BYTES:
+            rest = _NONCE_BYTES - len(received)
+            part = await asyncio.get_running_loop().sock_recv(connection, rest)
+            if not part:
+                raise Refused("it closes the connection")
+            received += part
+        return received
+
+
+def protect(library: ctypes.CDLL, key: str) -> None:
+    """Connect MXNet, whose library this is, only to processes with the same key.
 
     Call it before ``mx.kv.create``.
     """
@@ -67,7 +199,7 @@ def protect(key: str) -> None:
         "accept4": _Accept4(sockets.accept4),
         "connect": _Connect(sockets.connect),
     }
-    replace_imports(mx.base._LIB, functions)
+    replace_imports(library, functions)
 
 
 class _Sockets:

@@ -105,7 +105,7 @@ class Exchange:
         # There are never more groups than workers.
         rows = assignment.num_workers
         self._trace = Trace(assignment.trace, f"worker-{assignment.worker}")
-        protect(assignment.key)
+        protect(mx.base._LIB, assignment.key)
         self._store = mx.kv.create("dist_sync" if self._scheme.is_synchronous else "dist_async")
         # On the CPU, whatever the device is: the store sends from there.
         self._table = mx.nd.array(SharedTable.empty(rows).rows.reshape(-1), ctx=mx.cpu())

@@ -33,12 +33,12 @@ from typing import Any, Callable
 import numpy as np
 
 from parallel.parameter_server import assignment
+from parallel.parameter_server.connections import protect
 from parallel.parameter_server.messages import TAIL, Column, Settings, SharedTable, Tail, Trace
 from runtime import environment
 from runtime.errors import run_program
 
 with environment.without(assignment.ROLE):
-    from parallel.parameter_server.connections import protect
     from runtime.mxnet import mx
     from runtime.ndarray import memory
 
@@ -55,7 +55,7 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     folder = own.trace if own.role == assignment.SERVER else ""
     trace = Trace(folder, f"server-{os.uname().nodename}-{os.getpid()}")
-    protect(own.key)
+    protect(mx.base._LIB, own.key)
     store = mx.kv.create("dist")
 
     def control(_: int, body: bytes, __: Any) -> None:

@@ -10,8 +10,8 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from parallel.parameter_server import authentication
-from parallel.parameter_server.authentication import Admission, Refused, call
+from parallel.parameter_server import connections
+from parallel.parameter_server.connections import Admission, Refused, call
 from parallel.parameter_server.messages import (
     TAIL,
     Column,
@@ -300,7 +300,7 @@ def test_processes_of_the_job_are_admitted_and_what_they_send_is_not_touched(doo
 
 
 def test_a_proof_is_an_hmac_with_the_key() -> None:
-    found = authentication.proof(b"key", b"caller", ("10.0.0.1", 80), b"nonces")
+    found = connections.proof(b"key", b"caller", ("10.0.0.1", 80), b"nonces")
     assert found == hmac.new(b"key", b"caller 10.0.0.1:80 nonces", "sha256").digest()
 
 
@@ -313,7 +313,7 @@ def test_a_caller_without_the_right_proof_is_refused(proof, door: Door) -> None:
         else:
             answer = connection.recv(64, socket.MSG_WAITALL)
             nonces = bytes(32) + answer[:32]
-            other = authentication.proof(OTHER, b"caller", door.address, nonces)
+            other = connections.proof(OTHER, b"caller", door.address, nonces)
             connection.sendall(other if proof == "another key" else answer[32:])
         assert is_closed(connection)
     with pytest.raises(Refused, match="another one"):
@@ -328,7 +328,7 @@ def test_parts_of_a_message_are_put_together_and_a_proof_cannot_be_used_again(do
             connection.sendall(b"\0")
             time.sleep(0.001)
         nonces = bytes(32) + connection.recv(64, socket.MSG_WAITALL)[:32]
-        right = authentication.proof(OWN, b"caller", door.address, nonces)
+        right = connections.proof(OWN, b"caller", door.address, nonces)
         connection.sendall(right[:5])
         time.sleep(0.01)
         connection.sendall(right[5:])
@@ -351,7 +351,7 @@ def test_silent_callers_take_no_files_and_are_closed_after_a_time(door, monkeypa
     for connection in silent:
         connection.close()
     caplog.clear()
-    monkeypatch.setattr(authentication, "SECONDS", 0.3)
+    monkeypatch.setattr(connections, "SECONDS", 0.3)
     late = Door()
     with socket.create_connection(late.address) as connection:
         port = connection.getsockname()[1]
