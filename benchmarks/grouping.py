@@ -28,7 +28,7 @@ from backbones.model import Classifier
 from backbones.options import ClassifierOptions
 from benchmarks import measure
 from benchmarks.training_runs import run_all
-from parallel import grouping
+from parallel import autogroup
 from parallel.launch.cluster_files import Groups, format_groups, format_shares
 from parallel.world import LoneWorld
 from runtime.command_line import Parser, positive_integer
@@ -93,7 +93,7 @@ def _speeds(options: argparse.Namespace) -> list[float]:
 
 
 def _groups(options: argparse.Namespace) -> Groups:
-    return grouping.group(_speeds(options))
+    return autogroup.group(_speeds(options))
 
 
 def run(options: argparse.Namespace, scheme: str, seed: int) -> GroupingRun:
@@ -117,7 +117,7 @@ def _launcher(options: argparse.Namespace, scheme: str, folder: Path) -> list[st
     launcher += ["-s", str(options.servers)]
     if scheme == "dist_gsync":
         addresses, groups = (_ADDRESS,) * workers, _groups(options)
-        shares = format_shares(grouping.shares(groups, _speeds(options)), addresses)
+        shares = format_shares(autogroup.shares(groups, _speeds(options)), addresses)
         files = {"groups": format_groups(groups, addresses), "data-sharding": shares}
         for name, text in files.items():
             (folder / name).write_text(text)

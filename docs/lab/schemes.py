@@ -21,7 +21,7 @@ if not __package__:
 
 import numpy as np
 
-from parallel import grouping
+from parallel import autogroup
 
 SPEEDS = (4.0, 4.0, 1.0, 1.0)
 BATCHES = 400
@@ -75,8 +75,8 @@ def run() -> dict[str, Outcome]:
     """One epoch of each scheme."""
     workers = len(SPEEDS)
     alone, equal = [[worker] for worker in range(workers)], [BATCHES // workers] * workers
-    groups = grouping.group(SPEEDS)
-    shares = grouping.shares(groups, SPEEDS)
+    groups = autogroup.group(SPEEDS)
+    shares = autogroup.shares(groups, SPEEDS)
     parts = [min(shares[one].end - shares[one].start for one in group) for group in groups]
     return {
         "BSP": simulate([range(workers)], equal[:1]),
@@ -88,7 +88,7 @@ def run() -> dict[str, Outcome]:
 
 def main() -> None:
     """Print a row for each scheme."""
-    print(f"speeds {SPEEDS}, {BATCHES} batches; groups of GSP: {grouping.group(SPEEDS)}")
+    print(f"speeds {SPEEDS}, {BATCHES} batches; groups of GSP: {autogroup.group(SPEEDS)}")
     print("             seconds  updates  staleness")
     for name, one in run().items():
         print(f"{name:12} {one.seconds:7.0f} {one.updates:8} {one.staleness:10.2f}")

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from data.batches.image_loader import ImageLoader
 from data.batches.position import EpochPart, equal_shares
-from parallel import grouping
+from parallel import autogroup
 from parallel.parameter_server import assignment as assignments
 from parallel.parameter_server.assignment import SCHEMES, Assignment, Scheme, group_of
 from parallel.parameter_server.exchange import Exchange
@@ -118,8 +118,8 @@ class WorkerGroups:
         """
         if min(speeds) <= 0:
             return self
-        groups = grouping.group(speeds)
-        found = self.regrouped(groups, grouping.shares(groups, speeds))
+        groups = autogroup.group(speeds)
+        found = self.regrouped(groups, autogroup.shares(groups, speeds))
         return found if all(found.updates(count)) else self
 
     def regrouped(self, groups: Any, shares: Any) -> WorkerGroups:

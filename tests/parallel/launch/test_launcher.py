@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from parallel import autogroup, grouping
+from parallel import autogroup
 from parallel.launch import launcher, ssh, sync
 from parallel.launch.__main__ import main
 from parallel.launch.cluster_files import read_hosts, read_shares
@@ -131,17 +131,17 @@ def test_a_host_is_copied_to_once_before_it_is_asked(tmp_path, monkeypatch, caps
     ((100, 101, 99, 12), ((0, 1, 2), (3,))),
 ])  # fmt: skip
 def test_similar_workers_are_a_group_the_fastest_first(measured, groups):
-    assert grouping.group(measured) == groups
+    assert autogroup.group(measured) == groups
 
 
 def test_noise_of_a_few_percent_is_no_structure():
     for noise in np.random.default_rng(0).uniform(0.98, 1.02, (3, 6)):
-        assert grouping.group(noise * 100) == ((0, 1, 2, 3, 4, 5),)
-        assert grouping.group(noise * (100, 30, 100, 30, 100, 30)) == ((0, 2, 4), (1, 3, 5))
+        assert autogroup.group(noise * 100) == ((0, 1, 2, 3, 4, 5),)
+        assert autogroup.group(noise * (100, 30, 100, 30, 100, 30)) == ((0, 2, 4), (1, 3, 5))
 
 
 def test_shares_follow_the_slowest_of_each_group():
-    shares = grouping.shares(((0, 2), (1, 3)), (100, 25, 105, 30))
+    shares = autogroup.shares(((0, 2), (1, 3)), (100, 25, 105, 30))
     assert list(shares) == [(0, 0.4), (0.4, 0.5), (0.5, 0.9), (0.9, 1)]
 
 
@@ -152,7 +152,7 @@ def test_shares_follow_the_slowest_of_each_group():
     ("ab", (50, 100), 3, [("b", 50), ("a", 50), ("b", 50)]),
 ])  # fmt: skip
 def test_servers_are_on_the_fastest_machines_first(hosts, speeds, count, placed):
-    assert grouping.servers(hosts, speeds, count) == placed
+    assert autogroup.servers(hosts, speeds, count) == placed
 
 
 @pytest.fixture
