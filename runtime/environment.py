@@ -15,8 +15,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import Enum
-from typing import Optional
+from typing import Literal, Optional
 
 from runtime import installed, processors
 from runtime.errors import LOCAL_COUNTS, ConfigError, is_launched, launcher_number
@@ -34,13 +33,8 @@ _WITHOUT_BFLOAT16 = (
     *("AVX512_MIC", "AVX512_MIC_4OPS", "AVX512_CORE", "AVX512_CORE_VNNI"),
 )
 _WITH_TILES_ALLOWED = "AVX512_CORE_AMX"
-
-
-class Bfloat16Unit(Enum):
-    """Unit of a processor that multiplies bfloat16 numbers."""
-
-    TILES = "AMX tiles"
-    VECTORS = "AVX-512's instructions for bfloat16"
+Bfloat16Unit = Literal["AMX", "AVX-512"]
+"""Unit of a processor that multiplies bfloat16 numbers: tiles or vectors."""
 
 
 def prepare() -> None:
@@ -165,9 +159,9 @@ def bfloat16_unit() -> Optional[Bfloat16Unit]:
     # The table allows tiles that are granted, unless the user has set another limit.
     limit = os.environ.get(_ISA_LIMIT, _WITH_TILES_ALLOWED)
     if processors.request_tiles() and limit == _WITH_TILES_ALLOWED:
-        return Bfloat16Unit.TILES
+        return "AMX"
     if processors.has_bfloat16_vectors() and limit not in _WITHOUT_BFLOAT16:
-        return Bfloat16Unit.VECTORS
+        return "AVX-512"
     return None
 
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from runtime import environment, launchers, processors
-from runtime.environment import Bfloat16Unit, settings
+from runtime.environment import settings
 from runtime.errors import ConfigError
 from runtime.processors import available
 from tests.support.launch import finish
@@ -23,7 +23,7 @@ from tests.support.launch import finish
 OURS = ("PMI", "SLURM", "OMPI_", "HOROVOD_", "GROUPING_", "OMP_NUM_", "PROGRESS", "DNNL_MAX_")
 STALL = ("HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
 OPENCV = ("OPENCV_IO_MAX_IMAGE_PIXELS", "OPENCV_LOG_LEVEL", "OPENCV_IPP")
-TILES, VECTORS = Bfloat16Unit.TILES, Bfloat16Unit.VECTORS
+TILES, VECTORS = "AMX", "AVX-512"
 CORE = "avx512f avx512bw avx512vl avx512dq"
 GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE": "2", "NIC": "eth1"}
 

@@ -57,7 +57,7 @@ class _Narrowing(Rewriter):
     def __init__(self, symbol: Symbol, batch_shape: Shape, unit: Bfloat16Unit) -> None:
         super().__init__(symbol, batch_shape)
         # By registers a convolution of an image is a matrix product of the plain layout.
-        self._by_tiles = unit is Bfloat16Unit.TILES
+        self._by_tiles = unit == "AMX"
         # Inputs and outputs are multiples of this: a row of a tile has 64 bytes; a register of sums
         # has 16 numbers.
         self._multiple = 32 if self._by_tiles else 16
