@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import io
 import pickle
 from collections import deque
 from collections.abc import Sequence
@@ -74,10 +75,13 @@ class World(Communicator):
 
     def broadcast_object(self, value: Any, name: str) -> Any:
         """Return the value of rank 0 on every rank; blocks."""
-        # The others send a byte, because MXNet takes no empty array; it is not read.
-        content = pickle.dumps(value) if self.rank == 0 else b" "
-        sent = mx.nd.array(np.frombuffer(content, np.uint8), dtype="uint8")
-        return pickle.loads(self.allgather_uneven(sent, name).asnumpy().tobytes())
+        return self.gather_objects(value if self.rank == 0 else None, name)[0]
+
+    def gather_objects(self, value: Any, name: str) -> list[Any]:
+        """Return the values of all ranks; blocks."""
+        sent = mx.nd.array(np.frombuffer(pickle.dumps(value), np.uint8), dtype="uint8")
+        received = io.BytesIO(self.allgather_uneven(sent, name).asnumpy().tobytes())
+        return [pickle.load(received) for _ in range(self.size)]
 
     def barrier(self) -> None:
         """Wait until every rank has called this."""

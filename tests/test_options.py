@@ -297,6 +297,7 @@ PLACES["groups"] = dataclasses.replace(PLACE, groups=((0,), (1,)))
 def one_of_two() -> LoneWorld:
     world = LoneWorld()
     world.size = 2
+    vars(world)["gather_objects"] = lambda value, name: [value] * 2
     return world
 
 

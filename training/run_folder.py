@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pickle
 import shlex
 import sys
 import time
@@ -26,13 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from data.contents import find_other_host, fingerprint
 from parallel.world import World
 from runtime.errors import ConfigError, print_line
 from runtime.files import as_data_error, open_kept
-from runtime.mxnet import mx
 
 LOCK = "run.lock"
 _LONGEST_HOLDER = 300
@@ -69,7 +65,7 @@ class Storage:
         world.barrier()
         with explained(root):
             maker = probe.read_text(encoding="utf-8")
-        hosts, makers = zip(*gather(world, (host, maker), "storage.found"))
+        hosts, makers = zip(*world.gather_objects((host, maker), "storage.found"))
         # All have read.
         with suppress(OSError):
             probe.unlink()
@@ -96,18 +92,8 @@ class Storage:
 
     def gather(self, value: Any, name: str) -> dict[int, Any]:
         """Return the value of the first rank of each folder, on every rank."""
-        values = gather(self.world, value if self.is_first else None, name)
+        values = self.world.gather_objects(value if self.is_first else None, name)
         return {first: values[first] for first in sorted(set(self.firsts))}
-
-
-def gather(world: World, value: Any, name: str) -> list[Any]:
-    """Return the values of all ranks; blocks."""
-    content = np.frombuffer(pickle.dumps(value), np.uint8)
-    length = mx.nd.array([content.size], dtype="int64")
-    lengths = world.allgather_uneven(length, f"{name}.lengths").asnumpy()
-    joined = world.allgather_uneven(mx.nd.array(content, dtype="uint8"), name).asnumpy()
-    pieces = np.split(joined, np.cumsum(lengths)[:-1])
-    return [pickle.loads(piece.tobytes()) for piece in pieces]
 
 
 def check_data(paths: Sequence[Path], world: World) -> None:
@@ -123,7 +109,7 @@ def check_data(paths: Sequence[Path], world: World) -> None:
     if world.size == 1 or not paths:
         return
     own = (os.uname().nodename, fingerprint(paths)) if world.local_rank == 0 else None
-    found = gather(world, own, "data.files")
+    found = world.gather_objects(own, "data.files")
     difference = find_other_host([each for each in found if each])
     if difference:
         raise ConfigError(f"{difference}; copy the data set from one host to the others")

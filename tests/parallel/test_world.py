@@ -39,6 +39,7 @@ def answers(world: World, number: int):
         "gathered": world.allgather(mx.nd.array([number]), "gathered").asnumpy().tolist(),
         "first": first.asscalar().item(),
         "object": world.broadcast_object({"from": number}, "object"),
+        "objects": world.gather_objects("x" * number, "objects"),
     }
 
 
@@ -79,6 +80,7 @@ def test_the_ranks_of_a_group_have_a_world_of_their_own(tmp_path: Path) -> None:
                 "gathered": group,
                 "first": group[0],
                 "object": {"from": group[0]},
+                "objects": ["x" * number for number in group],
                 "all": [0, 1, 2],
             }
 

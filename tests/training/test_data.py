@@ -32,8 +32,8 @@ CIFAR10, CIFAR100 = cifar.SETS["cifar10"], cifar.SETS["cifar100"]
 
 
 def world_of(rank: int = 0, size: int = 1) -> Any:
-    gather = Mock(side_effect=lambda array, name: array)
-    return SimpleNamespace(rank=rank, size=size, local_rank=rank, allgather_uneven=gather)
+    gather = Mock(side_effect=lambda value, name: [value])
+    return SimpleNamespace(rank=rank, size=size, local_rank=rank, gather_objects=gather)
 
 
 def encoded(number: int) -> bytes:

@@ -23,7 +23,7 @@ from runtime.errors import DataError
 from runtime.state import REPLICATED, Stateful, Stored
 from training.checkpoint import files
 from training.checkpoint.layout import Part
-from training.run_folder import Storage, explained, gather
+from training.run_folder import Storage, explained
 
 _log = logging.getLogger(__name__)
 
@@ -184,5 +184,5 @@ class Checkpointer:
         """Return the first rank that has failed, and why; the same on all ranks."""
         error = self._error
         own = error and (getattr(error, "strerror", None) or str(error) or repr(error))
-        reasons = gather(self._world, own, "checkpoint.reasons")
+        reasons = self._world.gather_objects(own, "checkpoint.reasons")
         return next(((rank, found) for rank, found in enumerate(reasons) if found), None)
