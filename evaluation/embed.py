@@ -119,7 +119,7 @@ def _blocks(
             except DataError as found:
                 # Told to the others, which would wait for this rank.
                 error, block[0, -1] = found, np.nan
-            rows = world.allgather_numpy(block, "embed.rows")
+            rows = np.concatenate(world.gather_objects(block, "embed.rows"))
             if error is not None:
                 raise error
             if np.isnan(rows[:, -1]).any():

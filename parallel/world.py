@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from parallel import horovod
@@ -57,12 +56,6 @@ class World(Communicator):
     def allgather_uneven(self, array: Any, name: str) -> Any:
         """As ``allgather``, of arrays whose first axes may differ in length; blocks."""
         return self.allgather(array, name)
-
-    def allgather_numpy(self, array: NDArray[np.float32], name: str) -> NDArray[np.float32]:
-        """As ``allgather_uneven``, of float32 NumPy arrays."""
-        assert array.dtype == np.float32, array.dtype
-        gathered: NDArray[np.float32] = self.allgather_uneven(mx.nd.array(array), name).asnumpy()
-        return gathered
 
     def broadcast(self, array: Any, name: str) -> None:
         """Overwrite an NDArray with that of rank 0, in place; blocks."""

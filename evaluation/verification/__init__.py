@@ -113,7 +113,7 @@ def embed_pairs(
         found = [network.sums(batch) for batch in of_rank]
     rows = np.concatenate([np.column_stack([normalized(sums), norms]) for sums, norms in found])
     if size > 1:
-        rows = world.allgather_numpy(rows, f"verification.{target.name}")
+        rows = np.concatenate(world.gather_objects(rows, f"verification.{target.name}"))
     return rows[:, :-1][places], float(rows[:, -1][places].mean())
 
 

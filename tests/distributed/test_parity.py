@@ -66,7 +66,7 @@ def train(world: World, run: str) -> Arrays:
         labels = generator.integers(NUM_CLASSES, size=BATCH)
         losses.append(step(Batch(images[own], labels[own]), update, lr).asscalar())
 
-    centers = world.allgather_numpy(head.rows.export()["centers"], "test.centers")
+    centers = np.concatenate(world.gather_objects(head.rows.export()["centers"], "test.centers"))
     arrays = {name: value.data().asnumpy() for name, value in backbone.parameters.items()}
     return {"centers": centers, "losses": np.array(losses), **arrays}
 
