@@ -11,37 +11,12 @@ from runtime.errors import ConfigError
 from tests.support.typed import replaced
 from training.config import faces, images
 
-PAGE = """
-<!-- options of one -->
-
-| there | type here | why |
-|---|---|---|
-| `--gpu*` | set CUDA_VISIBLE_DEVICES | |
-| `-es 512` `--fc_7*` | leave it out | of a batch |
-| `configs/*` | not read | |
-
-<!-- options of another -->
-
-| there | type here | why |
-|---|---|---|
-| `--gpus` | nothing | |
-
-<!-- options of one -->
-
-| there | type here | why |
-|---|---|---|
-| `--gpus` | a later row | |
-| `margin_list` | `--margins 1,0.5,0` | |
-"""
 ADAM = "--dataset synthetic --optimizer adam --lr 1e-3 --wd 0"
 
 
 @pytest.fixture
-def parser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parser:
-    page = tmp_path / "porting.md"
-    page.write_text(PAGE)
-    monkeypatch.setattr(options, "_PORTING", page)
-    parser = Parser(prog="p", foreign="options of one", synonyms={"--epochs": "--length"})
+def parser() -> Parser:
+    parser = Parser(prog="p", foreign="options of train.py", synonyms={"--epochs": "--length"})
     parser.add_argument("--model", required=True)
     parser.add_argument("--length", type=int)
     parser.add_argument("-np", "--ranks")
@@ -71,19 +46,17 @@ def test_values_of_short_names_and_synonyms(parser: Parser, words, monkeypatch) 
 
 def test_options_of_other_programs_are_answered_before_required_ones(parser: Parser) -> None:
     with pytest.raises(ConfigError) as failure:
-        parser.parse_args(["--gpus=0,1", "-es", "512"])
+        parser.parse_args(["--images-filter=3", "--bn_mom", "0.9"])
     assert str(failure.value) == (
-        "--gpus is not an option here: set CUDA_VISIBLE_DEVICES; -es is not an option here: leave "
-        "it out; of a batch (docs/porting.md has the others)"
+        "--images-filter is not an option here: type `--min-images 3`; --bn_mom is not an option "
+        "here: leave it out; it is 0.9, as there (docs/porting.md has the others)"
     )
-    with pytest.raises(ConfigError, match="--fc-7 .*; --margin_list .*: type `--margins 1,0.5,0`"):
-        parser.parse_args(["--fc-7", "1", "--margin_list", "1"])
-    with pytest.raises(ConfigError, match="configs/a is not an option here: not read"):
+    with pytest.raises(ConfigError, match="configs/a is not an option here: type `--rec .`; with"):
         parser.parse_args(["--model", "a", "configs/a"])
     parser.add_argument("command", nargs="*")
     # Values, and the command after two dashes, are none of another program.
-    found = parser.parse_args(["--model", "configs/a", "--", "python", "--gpus", "0"])
-    assert found.model == "configs/a" and found.command == ["python", "--gpus", "0"]
+    found = parser.parse_args(["--model", "configs/a", "--", "python", "--cutoff", "0"])
+    assert found.model == "configs/a" and found.command == ["python", "--cutoff", "0"]
 
 
 @pytest.mark.parametrize(("program", "name", "allowed", "refused"), [
