@@ -32,9 +32,6 @@ _BUFFER = 1 << 20
 _LARGEST_TEXT = 1 << 32
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
-APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-"""For ``open_kept``: the flags of a log."""
-
 _AnyPath = Union[str, "os.PathLike[str]"]
 
 
@@ -135,7 +132,7 @@ def create(path: _AnyPath) -> BinaryIO:
 
 
 def open_kept(path: _AnyPath, flags: int) -> int:
-    """Open a file that is changed in place, a log or a lock, and return its descriptor.
+    """Open a file that is changed in place, a log or a lock, as an ``opener`` of ``open``.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file of this user, or of the owner of the

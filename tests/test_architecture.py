@@ -185,9 +185,8 @@ OPEN_ONES = ("files", "staged", "self._files", "archive", "tarfile", "gzip")
 def opens_a_file(call: ast.Call) -> bool:
     """Return True if a call opens a file by its path."""
     if not isinstance(call.func, ast.Attribute):
-        given = ast.unparse(call.args[0]) if call.args else ""
-        is_open = "open_kept" in given or given in ("descriptor", "lock")
-        return getattr(call.func, "id", "") == "open" and not is_open
+        is_guarded = "opener=open_kept" in map(ast.unparse, call.keywords)
+        return getattr(call.func, "id", "") == "open" and not is_guarded
     method, owner = call.func.attr, ast.unparse(call.func.value)
     is_method = method in METHODS and owner not in OPEN_ONES
     return is_method or method in FUNCTIONS.get(owner, ())

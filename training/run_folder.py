@@ -131,7 +131,7 @@ def locked(root: Path) -> Iterator[None]:
     """
     with explained(root):
         root.mkdir(parents=True, exist_ok=True)
-        file = open(open_kept(root / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT), "r+b")
+        file = open(root / LOCK, "a+b", opener=open_kept)
     with file:
         _lock(file.fileno(), root)
         yield

@@ -77,8 +77,7 @@ def ensure(root: Path, faces: DrawnFaces) -> Path:
     remedy = "choose a folder that can be written and has room"
     with as_data_error(f"the synthetic set cannot be made in {root}", remedy):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = open_kept(folder.with_name(f".{folder.name}.lock"), os.O_WRONLY | os.O_CREAT)
-        with open(lock, "wb") as file:
+        with open(folder.with_name(f".{folder.name}.lock"), "ab", opener=open_kept) as file:
             # One process at a time checks and makes the set.
             fcntl.flock(file, fcntl.LOCK_EX)
             if not _is_complete(folder, description):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Optional
@@ -80,7 +79,7 @@ class FeaturesFolder:
                         "folder with --out"
                     )
                 write_atomically(path, content)
-            self._lock = open(open_kept(path, os.O_RDWR), "r+b")
+            self._lock = open(path, "r+b", opener=open_kept)
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

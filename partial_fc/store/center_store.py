@@ -94,7 +94,7 @@ class CenterStore:
             # Rows lie far apart: what stands behind one is not to be read. Past the cache
             # (O_DIRECT) a disk has read and written no more rows a second.
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
-            with open(open_kept(folder / headers.INDEX, os.O_RDWR), "r+b") as file:
+            with open(folder / headers.INDEX, "r+b", opener=open_kept) as file:
                 self._mapped = np.memmap(file, np.uint32)
             self._records = header.records(self._file, Index(self._mapped))
             self.layout = self._records.layout

@@ -92,7 +92,7 @@ def test_no_folder_is_overwritten(tmp_path: Path, name: str, target) -> None:
 
 @pytest.mark.parametrize("opened", [
     files.open_regular, files.read_file, files.read_text,
-    lambda path: files.open_kept(path, files.APPENDING),
+    lambda path: open(path, "ab", opener=files.open_kept),
 ])  # fmt: skip
 def test_only_regular_files_are_read_or_appended_to(tmp_path: Path, opened) -> None:
     """A pipe would make its reader wait forever, and so the test."""
@@ -156,7 +156,7 @@ def test_no_link_is_followed_to_be_written(tmp_path: Path) -> None:
     os.link(user, tmp_path / "hard")
     for name in ("symbolic", "to nothing", "hard"):
         with pytest.raises(OSError, match="it is a (hard )?link"):
-            files.open_kept(tmp_path / name, files.APPENDING)
+            open(tmp_path / name, "ab", opener=files.open_kept)
         with files.create(tmp_path / name) as file:
             file.write(b"new")
         assert (tmp_path / name).read_bytes() == b"new" and not (tmp_path / name).is_symlink()
@@ -174,10 +174,10 @@ def test_logs_and_links_of_other_users(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"")
     os.chown(tmp_path / "log", 12345, -1)
     with pytest.raises(OSError, match="belongs to another user"):
-        files.open_kept(tmp_path / "log", files.APPENDING)
+        open(tmp_path / "log", "ab", opener=files.open_kept)
     os.chown(tmp_path, 12345, -1)
     for line in (b"one\n", b"two\n"):
-        with open(files.open_kept(tmp_path / "log", files.APPENDING), "ab") as file:
+        with open(tmp_path / "log", "ab", opener=files.open_kept) as file:
             file.write(line)
     assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
     # The user's own link may lead to another disk.

@@ -50,7 +50,7 @@ from evaluation.report import run_files
 from evaluation.verification import VerificationResult
 from runtime import environment, installed, processors
 from runtime.errors import DataError, discard, one_line, printable
-from runtime.files import APPENDING, make_folder, open_kept, read_file, write_atomically
+from runtime.files import make_folder, open_kept, read_file, write_atomically
 
 _log = logging.getLogger(__name__)
 
@@ -188,7 +188,7 @@ class _Records:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = open(open_kept(path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b", buffering=0)
+        self._file = open(path, "a+b", buffering=0, opener=open_kept)
         # A power failure may have cut off the last line; the run makes its update again.
         self._file.seek(0)
         content = self._file.readall()
@@ -238,9 +238,8 @@ class FileHandler(logging.FileHandler):
 
     @override
     def _open(self) -> TextIOWrapper:
-        return open(
-            open_kept(self.baseFilename, APPENDING), "a", encoding=self.encoding, errors=self.errors
-        )
+        path, encoding = self.baseFilename, self.encoding
+        return open(path, "a", encoding=encoding, errors=self.errors, opener=open_kept)
 
     @override
     def handleError(self, record: logging.LogRecord) -> None:

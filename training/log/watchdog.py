@@ -33,7 +33,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.files import APPENDING, open_kept
+from runtime.files import open_kept
 from runtime.kernels import types, unlocked_kernel
 from runtime.stopwatch import COMMUNICATION, Stopwatch
 
@@ -184,7 +184,7 @@ class Watchdog:
             sys.stderr.flush()
             faulthandler.dump_traceback(sys.__stderr__ or _STDERR)
         with suppress(OSError, ValueError):
-            with open(open_kept(self._log_file, APPENDING), "a", encoding="utf-8") as file:
+            with open(self._log_file, "a", encoding="utf-8", opener=open_kept) as file:
                 file.write(line)
                 file.flush()
                 faulthandler.dump_traceback(file)
