@@ -37,7 +37,7 @@ from evaluation.report import figures, run_files
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, one_line, print_line, run_program
 from runtime.files import StagedFiles
-from runtime.untrusted.onnx_model import import_onnx, import_onnxruntime
+from runtime.untrusted.onnx_model import import_onnx
 
 if TYPE_CHECKING:
     from backbones.checkpoint import Checkpoint
@@ -198,9 +198,11 @@ def draw_images(count: int, shape: Sequence[int]) -> Images:
 
 def _facts(found: Checkpoint, form: Form, difference: float) -> dict[str, str]:
     """Return what the model card says of the network: names and values."""
+    import onnxruntime
+
     from runtime.mxnet import mx
 
-    packages = (mx, np, import_onnx(), import_onnxruntime())
+    packages = (mx, np, import_onnx(), onnxruntime)
     shape = " x ".join(map(str, found.image_shape))
     result = found.graph["nodes"][found.graph["heads"][0][0]]["name"]
     outputs = found.shapes()[result][-1]

@@ -1,4 +1,4 @@
-"""ONNX files, checked before this process runs them: the only imports of ``onnx``, ``onnxruntime``.
+"""ONNX files, checked before this process runs them; the only import of ``onnx``.
 
 An ONNX file may name other files, whose bytes become weights and so come out in embeddings; it may
 loop, and promise tensors of any size. So every command that opens one does so here: what a network
@@ -43,14 +43,6 @@ def import_onnx() -> Any:
     return onnx
 
 
-def import_onnxruntime() -> Any:
-    """Return the package ``onnxruntime``."""
-    environment.prepare()
-    import onnxruntime
-
-    return onnxruntime
-
-
 def read_model(path: Path, image_size: tuple[int, int]) -> bytes:
     """Return the content of a file that ONNX Runtime can run, tried out in another process.
 
@@ -77,7 +69,8 @@ def open_session(content: bytes, threads: int) -> Any:
     Raises:
         DataError: ONNX Runtime refuses the model.
     """
-    runtime = import_onnxruntime()
+    import onnxruntime as runtime
+
     _limit_memory()
     options = runtime.SessionOptions()
     options.add_session_config_entry("session.use_env_allocators", "1")
@@ -98,7 +91,8 @@ def _limit_memory() -> None:
 
     A network was tried out with one image, and may take a power of the number of images.
     """
-    runtime = import_onnxruntime()
+    import onnxruntime as runtime
+
     kinds = runtime.OrtAllocatorType, runtime.OrtMemType
     place = runtime.OrtMemoryInfo("Cpu", kinds[0].ORT_ARENA_ALLOCATOR, 0, kinds[1].DEFAULT)
     half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
