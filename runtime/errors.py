@@ -105,7 +105,8 @@ def run_program(main: Callable[[], Optional[int]]) -> NoReturn:
     ``DataError``, and so is too little memory.
     """
     _open_outputs()
-    _report_lost_pages()
+    # In the thread that has read the page, as Python's own handlers could not.
+    ctypes.CDLL(None).signal(int(signal.SIGBUS), _end_for_lost_page)
     try:
         status = main() or 0
         sys.stdout.flush()
@@ -193,11 +194,6 @@ def _end_for_lost_page(_: int) -> None:
         )
     finally:
         os._exit(USER_ERROR_STATUS)
-
-
-def _report_lost_pages() -> None:
-    """Handle SIGBUS in the thread that has read the page, which Python's own handlers cannot."""
-    ctypes.CDLL(None).signal(int(signal.SIGBUS), _end_for_lost_page)
 
 
 def _cut_file() -> str:

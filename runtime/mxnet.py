@@ -7,23 +7,16 @@ imported. Both must be set before, so the import is in one module that no other 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from runtime import environment
 
+# In the dictionary, because NumPy 1.20 to 1.23 answers getattr with a warning.
+vars(np).setdefault("bool", bool)
+environment.prepare()
+# If they are installed, MXNet imports ONNX for an exporter, scikit-learn for an estimator and SciPy
+# for quantization. None of them is used here: half a second and 50 MB in every rank.
+with environment.leave_out("onnx", "sklearn", "scipy"):
+    import mxnet as mx
 
-def _import_mxnet() -> Any:
-    # A look into the dictionary, because NumPy 1.20 to 1.23 answers getattr with a warning.
-    if "bool" not in vars(np):
-        setattr(np, "bool", bool)  # noqa: B010 (typed NumPy does not know the attribute)
-    environment.prepare()
-    # If they are installed, MXNet imports ONNX for an exporter, scikit-learn for an estimator and
-    # SciPy for quantization. None of them is used here: half a second and 50 MB in every rank.
-    with environment.leave_out("onnx", "sklearn", "scipy"):
-        import mxnet
-    return mxnet
-
-
-mx = _import_mxnet()
+__all__ = ["mx"]
