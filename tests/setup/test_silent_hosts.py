@@ -162,8 +162,9 @@ def test_a_guard_kills_what_does_not_obey_and_waits_without_a_first_line(tmp_pat
     assert process.stdout.readline() == "ready\n"
     process.communicate("\n", timeout=20)
     assert process.returncode == 128 + signal.SIGKILL
-    # A daemon that Slurm's srun starts has no input.
-    process = guard(tmp_path, "sleep 3; echo done; exit 7")
+    # A daemon that Slurm's srun starts has no input. It may be stopped for a while.
+    paused = "(sleep 1; kill -CONT $$) & kill -STOP $$; sleep 2; echo done; exit 7"
+    process = guard(tmp_path, paused)
     assert process.communicate(timeout=30)[0] == "done\n"
     assert process.returncode == 7
 
