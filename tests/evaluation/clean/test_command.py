@@ -164,6 +164,11 @@ def test_thresholds_say_how_often_they_are_reached_by_chance() -> None:
     largest[:80] = 0.95
     assert module.exceeded_by_chance(largest, 0.05) == pytest.approx(limit, abs=0.04)
     assert module.exceeded_by_chance(largest[:0], 0.05) == 1
+    # Of other strangers, so many are near one of them.
+    limits = find(rows, owners).limits
+    nearest = (people([1] * 20_000, seed=6)[0] @ rows.T).max(axis=1)
+    assert np.mean(nearest > limits["home"]) == pytest.approx(0.05, abs=0.03)
+    assert np.mean(nearest > limits["overlap"]) == pytest.approx(5e-4, abs=4e-4)
 
 
 @pytest.mark.filterwarnings("error")
