@@ -24,6 +24,8 @@ from runtime.untrusted.onnx_model import import_onnx, open_session, read_model
 
 # Half of the largest pixel, as a float32: a product with it stays one.
 _MIDDLE = np.float32(127.5)
+# Of a network for one batch size, which gets as many images even if there are two.
+_MOST_IMAGES = 4096
 
 
 class OnnxNetwork:
@@ -54,6 +56,11 @@ class OnnxNetwork:
             )
         self._input = inputs[0].name
         batch, *sides = inputs[0].shape
+        if isinstance(batch, int) and batch > _MOST_IMAGES:
+            raise DataError(
+                f"{name} takes {batch:,} images at a time, more than {_MOST_IMAGES:,}; export it "
+                "with an open batch"
+            )
         self.batch_size, self.image_shape = batch if isinstance(batch, int) else None, tuple(sides)
         self.takes_bytes = "uint8" in inputs[0].type
         self.scales_pixels = False

@@ -8,8 +8,10 @@ them is not the user: every line is checked, and the first wrong one is named.
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
+import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +36,8 @@ _PAIR = np.dtype([("first", np.int64), ("second", np.int64), ("label", np.int8)]
 _SUBJECT = np.dtype([("template", np.int64), ("subject", np.int64)])
 # Images have at most 2^20 pixels in a row; not a number is not smaller either.
 _LARGEST = 1e9
+# Bytes of names that are no ASCII, as they are read.
+_ESCAPED = re.compile(r"\\x([89a-f][0-9a-f])")
 
 
 class Lists(NamedTuple):
@@ -152,7 +156,8 @@ def read_faces(lists: Lists) -> Faces:
         problem += f", as for {is_wrong.sum():,} of {len(names):,} faces"
         raise _problem(lists.points, problem)
     ids, rows = np.unique(media["template"], return_inverse=True)
-    return Faces(names.tolist(), points, scores, ids, rows.astype(np.int64), media["media"])
+    images = [*map(_unescaped, names.tolist())]
+    return Faces(images, points, scores, ids, rows.astype(np.int64), media["media"])
 
 
 def read_pairs(path: Path, template_ids: Ints) -> Pairs:
@@ -207,7 +212,10 @@ def _rows(path: Path, template_ids: Ints, templates: Ints) -> Ints:
 def _read(path: Path, columns: np.dtype[Any], expected: str, **layout: Any) -> NDArray[Any]:
     """Return a row for each line that is not empty; ``layout`` is for ``numpy.loadtxt``."""
     try:
-        with io.TextIOWrapper(open_regular(path), "utf-8-sig", "surrogateescape") as file:
+        # NumPy looks characters of numbers up in a table that ends before those beyond Latin.
+        with io.TextIOWrapper(open_regular(path), "ascii", "backslashreplace") as file:
+            is_marked = file.buffer.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+            file.buffer.seek(len(codecs.BOM_UTF8) if is_marked else 0)
             with warnings.catch_warnings():
                 # A table without rows, and a number that is no integer.
                 warnings.simplefilter("error")
@@ -221,6 +229,12 @@ def _read(path: Path, columns: np.dtype[Any], expected: str, **layout: Any) -> N
         # The warning goes on with the object that it has read.
         reason = str(error).partition(': "')[0]
         raise _problem(path, f"has a line that is not {expected} ({reason:.200})") from None
+
+
+def _unescaped(name: str) -> str:
+    """Return a name with the bytes that ``_read`` has escaped."""
+    text = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
+    return text.encode("latin-1").decode("utf-8", "surrogateescape")
 
 
 def _problem(path: Path, problem: str) -> DataError:

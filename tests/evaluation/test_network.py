@@ -65,6 +65,7 @@ def opened(folder: Path, content: bytes) -> FaceNetwork:
         (["Reshape (z, s)"], r"gives \[1, 6\] for two images"),
         (["Identity (z)"], r"gives \[2, 3, 1, 1\] for two images"),
         (["SequenceConstruct (z)", "b, 3, 4, 4", "seq(float)"], r"gives \[1, 2, 3, 1, 1\] for two"),
+        (["Flatten (z)", "8192, 3, 4, 4"], "takes 8,192 images at a time, more than 4,096; export"),
         (["Flatten (z)", "b, 3, 4, 4", "float", "xy"], "has 2 inputs and 1 outputs; give a"),
         (None, "is refused as an ONNX model: "),
     ],

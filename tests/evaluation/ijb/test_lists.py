@@ -73,6 +73,7 @@ def test_what_was_written(tmp_path: Path, prefix: str, name: str) -> None:
         ("pairs", "10 13", "has a line that is not two templates, and 1 for one person or 0"),
         ("pairs", "10 13.5 1", "has a line that is not two templates"),
         ("pairs", "10 99999999999999999999 1", "has a line that is not two templates"),
+        ("pairs", "10 1\U000fe2c03 1", "has a line that is not two templates"),
         ("pairs", "-10 13 1", "has the template -10, which has no faces; take all lists"),
         ("pairs", "10 1000 0", "has the template 1000, "),
         ("pairs", "10 13 2", r"has the labels \[0, 1, 2\]; both 0 and 1 are needed"),
