@@ -13,9 +13,9 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,9 @@ IMAGES = "loose_crop"
 GALLERIES = {"ijbb": ("gallery_S1", "gallery_S2"), "ijbc": ("gallery_G1", "gallery_G2")}
 """The words in the names of the two galleries, by how the names of a set's lists begin."""
 
-_FACE = np.dtype([("name", object), ("points", float, (5, 2)), ("score", float)])
-_MEDIA = np.dtype([("name", object), ("template", np.int64), ("media", np.int64)])
+# Of the two lists that begin with an image: the other columns.
+_FACE = np.dtype([("points", float, (5, 2)), ("score", float)])
+_MEDIA = np.dtype([("template", np.int64), ("media", np.int64)])
 _PAIR = np.dtype([("first", np.int64), ("second", np.int64), ("label", np.int8)])
 _SUBJECT = np.dtype([("template", np.int64), ("subject", np.int64)])
 # Images have at most 2^20 pixels in a row; not a number is not smaller either.
@@ -134,14 +135,17 @@ def read_faces(lists: Lists) -> Faces:
         DataError: a list is missing, empty, or has a wrong line, or they do not fit; or at least
             half of the points are those of no face, as in a list with other columns.
     """
-    faces = _read(lists.points, _FACE, "an image, x and y of five points, and a score")
-    media = _read(lists.media, _MEDIA, "an image, its template and its media")
-    names, points, scores = faces["name"], faces["points"], faces["score"]
-    if len(names) != len(media):
-        raise _problem(lists.media, f"has {len(media):,} faces, {lists.points} {len(names):,}")
-    for row in np.flatnonzero(names != media["name"])[:1]:
-        problem = f"has {media['name'][row]!r:.80} in place of {names[row]!r:.80}, face {row + 1:,}"
-        raise _problem(lists.media, f"{problem} of {lists.points.name}")
+    names: list[str] = []
+    others: list[str] = []
+    faces = _read(lists.points, _FACE, "an image, x and y of five points, and a score", names)
+    media = _read(lists.media, _MEDIA, "an image, its template and its media", others)
+    points, scores = faces["points"], faces["score"]
+    if len(names) != len(others):
+        raise _problem(lists.media, f"has {len(others):,} faces, {lists.points} {len(names):,}")
+    for row, (name, other) in enumerate(zip(names, others), 1):
+        if name != other:
+            problem = f"has {other!r:.80} in place of {name!r:.80}, face {row:,}"
+            raise _problem(lists.media, f"{problem} of {lists.points.name}")
     for name in names:
         if name.startswith("/") or ".." in name.split("/"):
             raise _problem(lists.points, f"names {name!r:.80}, which is not within {IMAGES}")
@@ -156,8 +160,7 @@ def read_faces(lists: Lists) -> Faces:
         problem += f", as for {is_wrong.sum():,} of {len(names):,} faces"
         raise _problem(lists.points, problem)
     ids, rows = np.unique(media["template"], return_inverse=True)
-    images = [*map(_unescaped, names.tolist())]
-    return Faces(images, points, scores, ids, rows.astype(np.int64), media["media"])
+    return Faces(names, points, scores, ids, rows.astype(np.int64), media["media"])
 
 
 def read_pairs(path: Path, template_ids: Ints) -> Pairs:
@@ -192,7 +195,7 @@ def read_subjects(path: Path, template_ids: Ints) -> Subjects:
         DataError: the table is missing, empty or has a wrong line; a template has two subjects, or
             no face.
     """
-    layout = {"delimiter": ",", "usecols": (0, 1), "skiprows": 1}
+    layout: dict[str, Any] = {"delimiter": ",", "usecols": (0, 1), "skiprows": 1}
     expected = "a template, its subject, and others, after a heading"
     table = np.unique(_read(path, _SUBJECT, expected, **layout))
     templates, subjects = table["template"], table["subject"]
@@ -209,8 +212,22 @@ def _rows(path: Path, template_ids: Ints, templates: Ints) -> Ints:
     return rows
 
 
-def _read(path: Path, columns: np.dtype[Any], expected: str, **layout: Any) -> NDArray[Any]:
-    """Return a row for each line that is not empty; ``layout`` is for ``numpy.loadtxt``."""
+def _read(
+    path: Path,
+    columns: np.dtype[Any],
+    expected: str,
+    names: Optional[list[str]] = None,
+    **layout: Any,
+) -> NDArray[Any]:
+    """Return a row for each line that is not empty.
+
+    Args:
+        path: the list.
+        columns: the numbers of a line.
+        expected: what a line has, for messages.
+        names: gets the first column, if that is a name.
+        layout: for ``numpy.loadtxt``.
+    """
     try:
         # NumPy looks characters of numbers up in a table that ends before those beyond Latin.
         with io.TextIOWrapper(open_regular(path), "ascii", "backslashreplace") as file:
@@ -219,7 +236,8 @@ def _read(path: Path, columns: np.dtype[Any], expected: str, **layout: Any) -> N
             with warnings.catch_warnings():
                 # A table without rows, and a number that is no integer.
                 warnings.simplefilter("error")
-                return np.loadtxt(file, columns, comments=None, ndmin=1, **layout)
+                lines = file if names is None else _numbers(file, names)
+                return np.loadtxt(lines, columns, comments=None, ndmin=1, **layout)
     except OSError as error:
         raise DataError(
             f"{path} cannot be read: {error.strerror}; take it from InsightFace's release (with "
@@ -229,6 +247,20 @@ def _read(path: Path, columns: np.dtype[Any], expected: str, **layout: Any) -> N
         # The warning goes on with the object that it has read.
         reason = str(error).partition(': "')[0]
         raise _problem(path, f"has a line that is not {expected} ({reason:.200})") from None
+
+
+def _numbers(file: Iterable[str], names: list[str]) -> Iterator[str]:
+    """Yield the lines without their first column, which is a name and goes to ``names``.
+
+    An array of objects that ``numpy.loadtxt`` has not finished can end the process.
+    """
+    for line in file:
+        name, *rest = line.split(None, 1) or [""]
+        if rest:
+            names.append(_unescaped(name))
+            yield rest[0]
+        elif name:
+            raise ValueError(f"{name!r:.80} stands alone")
 
 
 def _unescaped(name: str) -> str:
