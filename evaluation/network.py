@@ -24,7 +24,7 @@ from runtime.untrusted.onnx_model import import_onnx, open_session, read_model
 
 # Half of the largest pixel, as a float32: a product with it stays one.
 _MIDDLE = np.float32(127.5)
-# Of a network for one batch size, which gets as many images even if there are two.
+# The largest fixed batch of a network. It is filled up even for two images, so memory limits it.
 _MOST_IMAGES = 4096
 
 

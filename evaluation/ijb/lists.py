@@ -30,14 +30,14 @@ IMAGES = "loose_crop"
 GALLERIES = {"ijbb": ("gallery_S1", "gallery_S2"), "ijbc": ("gallery_G1", "gallery_G2")}
 """The words in the names of the two galleries, by how the names of a set's lists begin."""
 
-# Of the two lists that begin with an image: the other columns.
+# Columns of a face and of its media, after the name of the image.
 _FACE = np.dtype([("points", float, (5, 2)), ("score", float)])
 _MEDIA = np.dtype([("template", np.int64), ("media", np.int64)])
 _PAIR = np.dtype([("first", np.int64), ("second", np.int64), ("label", np.int8)])
 _SUBJECT = np.dtype([("template", np.int64), ("subject", np.int64)])
 # Images have at most 2^20 pixels in a row; not a number is not smaller either.
 _LARGEST = 1e9
-# Bytes of names that are no ASCII, as they are read.
+# A byte beyond ASCII, as Python's "backslashreplace" writes it.
 _ESCAPED = re.compile(r"\\x([89a-f][0-9a-f])")
 
 

@@ -85,7 +85,7 @@ class _Filling(Rewriter):
         super().__init__(symbol, batch_shape)
         self._trains = trains
         self._block = environment.channel_block()
-        # The first inputs of all that reads a node.
+        # By a node: the first inputs of the operators that read it.
         self._readers: dict[int, set[int]] = {}
         for node in self.given:
             for source, *_ in node["inputs"]:
@@ -157,7 +157,7 @@ class _Filling(Rewriter):
         return made
 
     def _is_norm(self, index: int) -> bool:
-        """Whether a given node is a BatchNorm of channels, whose statistics only its maps have."""
+        """Return True for a BatchNorm of channels whose statistics no other maps have."""
         node = self.given[index]
         attributes = node.get("attrs", {})
         return (

@@ -41,6 +41,7 @@ from backbones.layers import Symbol
 STEEPNESS = 31.0
 """Slopes are above -STEEPNESS. 1 + STEEPNESS is a power of two, so that divisions are exact."""
 
+# Added to factors, of which it changes only 0.
 _TINY = 1e-30
 
 
@@ -87,8 +88,9 @@ class _Composing(Rewriter):
                 self._scaling[norm] = prelu
         # t of every BatchNorm that scales, by its index here.
         self._factors_of_norms: dict[int, Entry] = {}
-        # The other addend, and the signs, of every BatchNorm with the slope; the signs of the sums.
-        self._others: dict[int, tuple[Entry, Entry]] = {}
+        # By a BatchNorm that applies the slope: the ReLU to be added, and the signs [C].
+        self._bent: dict[int, tuple[Entry, Entry]] = {}
+        # By such a sum: its signs in the shape of the next kernel.
         self._signs: dict[int, Entry] = {}
 
     @override
@@ -110,8 +112,8 @@ class _Composing(Rewriter):
             return self._add_prelu_of_scaled(name, inputs[0], self.shape(index)[1])
         if index in self._doubled:
             return self._add_norms(node, inputs, self._slope(self._doubled[index]))
-        if read in self._others:
-            bent, sign = self._others[read]
+        if read in self._bent:
+            bent, sign = self._bent[read]
             added = self.operator("elemwise_add", name, [inputs[0], bent])[0]
             shape = self._sign_shapes[index]
             self._signs[added] = self.operator("Reshape", f"{name}_signs", [sign], shape=shape)
@@ -220,7 +222,7 @@ class _Composing(Rewriter):
         positive = self.operator("Activation", f"{name}_positive", [[bent, 0, 0]], act_type="relu")
         own = self._scaled(name, [gamma, beta], linear)
         index = self.add({**node, "inputs": [x, *own, *statistics]})
-        self._others[index] = positive, sign
+        self._bent[index] = positive, sign
         return index
 
     def _scaled(self, name: str, parameters: list[Entry], factor: Entry) -> list[Entry]:

@@ -26,6 +26,17 @@ def whole(total: int, *seed: int) -> np.ndarray:
     return permuted(0, total, epoch_keys(*seed), total)
 
 
+def test_rows_without_an_image_are_black() -> None:
+    def load(row: int, index: int) -> Any:
+        return (None, BROKEN) if index == 9 else (np.full((4, 5, 3), index, np.uint8), index)
+
+    indices = np.array([8, 9])
+    batch, fill = loader_module.empty_batch((3, 4, 5), 3, indices, load)
+    fill(slice(0, 3))
+    assert batch.labels.tolist() == [8, BROKEN, loader_module.PADDING]
+    assert (batch.images[0] == 8).all() and not batch.images[1:].any()
+
+
 def test_every_image_comes_once_for_every_number_of_images() -> None:
     for total in [*range(1, 3000), 65_535, 65_536, 65_537, 1_000_003]:
         assert np.array_equal(np.sort(whole(total, 7, total)), np.arange(total)), total
