@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from parallel.launch.cluster_files import number
-from parallel.parameter_server.assignment import FEWEST_ELEMENTS, LARGEST, MOST_ELEMENTS
+from parallel.parameter_server.buckets import FEWEST_ELEMENTS, LARGEST, MOST_ELEMENTS
 from runtime import environment
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import print_line

@@ -20,7 +20,8 @@ from typing import Any, Callable, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel.parameter_server.assignment import Assignment, Scheme, group_of, plan, table_key
+from parallel.parameter_server import buckets
+from parallel.parameter_server.assignment import Assignment, Scheme, group_of
 from parallel.parameter_server.connections import protect
 from parallel.parameter_server.messages import (
     TAIL,
@@ -92,7 +93,7 @@ class Exchange:
         """
         assignment = self._assignment
         self._parameters = parameters
-        self._buckets = plan(
+        self._buckets = buckets.plan(
             [parameter.size for parameter in parameters],
             decays,
             assignment.num_servers,
@@ -100,7 +101,7 @@ class Exchange:
             assignment.bucket_elements,
         )
         self._keys = [bucket.key for bucket in self._buckets]
-        self._table_key = table_key(self._buckets, assignment.num_servers)
+        self._table_key = buckets.table_key(self._buckets, assignment.num_servers)
         # There are never more groups than workers.
         rows = assignment.num_workers
         self._trace = Trace(assignment.trace, f"worker-{assignment.worker}")

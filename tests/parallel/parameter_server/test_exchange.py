@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from parallel.parameter_server import assignment, connections
-from parallel.parameter_server.assignment import SCHEMES, WORKER, Assignment, Bucket, Share, plan
+from parallel.parameter_server.assignment import SCHEMES, WORKER, Assignment, Share
+from parallel.parameter_server.buckets import Bucket, plan, table_key
 from parallel.parameter_server.exchange import Exchange
 from parallel.parameter_server.messages import TAIL, Settings, Tail, Trace
 from parallel.parameter_server.server import Updater
@@ -74,7 +75,7 @@ def test_every_element_is_in_one_bucket(servers: int, largest: int) -> None:
     keys = [bucket.key for bucket in buckets]
     assert len(set(keys)) == len(keys)
     assert all(bucket.key * 9973 % servers == bucket.server for bucket in buckets)
-    table = assignment.table_key(buckets, servers)
+    table = table_key(buckets, servers)
     assert table not in keys and table * 9973 % servers == buckets[0].server
 
 
